@@ -1,0 +1,21 @@
+//! The rules, pure: no async, no I/O, nothing of the other rooms.
+//!
+//! Everything that *decides* lives here: what a message is, how it is identified, where it goes, what an
+//! answer of a target means and when to try again. The other rooms fetch what is needed, ask this one, and
+//! carry out what it says. Time and randomness come in as [`Clock`] and [`Random`].
+
+pub mod claim;
+pub mod clock;
+pub mod delivery;
+pub mod ids;
+pub mod message;
+pub mod retry;
+pub mod routing;
+pub mod wire;
+
+pub use clock::Clock;
+pub use ids::{Random, RowKey, Token};
+pub use message::Message;
+
+/// A moment in UTC. Microsecond resolution everywhere, because that is what every store keeps.
+pub type Timestamp = chrono::DateTime<chrono::Utc>;

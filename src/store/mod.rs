@@ -1,0 +1,122 @@
+//! Stores: one database with Oncegate's tables.
+//!
+//! [`Store`] is a short list of *intentions*, each one atomic. No transaction leaves a store, so no network
+//! call can happen inside one. All comparisons of due times, leases and expiries use the database's clock;
+//! durations therefore go in and out as durations, not as moments.
+//!
+//! To add an engine: a folder beside `sqlite/` with the same file names, migrations under
+//! `migrations/ENGINE/` with the same numbers and names, and one line in [`registry`]. The conformance suite
+//! in `tests/` runs over every engine and says what is missing.
+
+pub mod accept;
+pub mod claims;
+pub mod deliveries;
+pub mod error;
+pub mod registry;
+pub mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::domain::claim::ClaimKey;
+use crate::domain::delivery::Target;
+use crate::domain::{RowKey, Token};
+pub use error::{Error, ErrorKind, Result};
+
+/// A store, ready to be shared.
+pub type Shared = Arc<dyn Store>;
+
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// The engine's name, as in the URL's scheme: `sqlite`, `postgres`.
+    fn engine(&self) -> &'static str;
+
+    // --- schema ---
+
+    /// Brings the schema up to date, under a row lock: many nodes may do this at once on an empty database.
+    /// Returns the names of the migrations that this call applied.
+    async fn migrate(&self) -> Result<Vec<String>>;
+
+    /// Whether the database is reached and its schema is the one this program needs.
+    async fn readiness(&self) -> Result<status::Readiness>;
+
+    // --- accepting ---
+
+    /// Accepts a group of requests in as few commits as possible; one outcome per request, in order.
+    ///
+    /// The caller guarantees that no claim key occurs twice in the group. Either all of a request is stored
+    /// or nothing of it. One request's bad data or blocked key never fails its neighbours: deadlocks and
+    /// lock timeouts are tried once more and then singly, data errors singly at once. After a lost commit
+    /// reply the group is run again under its own ids and tokens; where that is not possible the outcome is
+    /// [`ErrorKind::OutcomeUnknown`].
+    async fn accept(&self, group: &[accept::Request]) -> Vec<Result<accept::Outcome>>;
+
+    // --- delivering ---
+
+    /// Leases up to `limit` due rows of one target, in order of their due time.
+    async fn take(&self, take: &deliveries::Take) -> Result<Vec<deliveries::Taken>>;
+
+    /// Settles a batch; one answer per settlement, in order.
+    async fn settle(&self, batch: &[deliveries::Settlement]) -> Result<Vec<deliveries::Settled>>;
+
+    /// Makes leased rows that were not attempted due again, now. Rows whose token no longer holds are left.
+    /// Returns how many were given back.
+    async fn give_back(&self, rows: &[(RowKey, Token)]) -> Result<u64>;
+
+    /// How long until each target's earliest row is due (zero: now); `None`: it has no row. In one statement.
+    async fn due_in(&self, targets: &[Target]) -> Result<Vec<Option<Duration>>>;
+
+    /// Moves up to `limit` rows whose `deliver_by` has passed, and that nobody has leased, to the dead
+    /// letters (`Expired`). Returns what was moved, by target.
+    async fn expire(&self, limit: u32) -> Result<Vec<(Target, u64)>>;
+
+    // --- status ---
+
+    /// Depth and oldest due time of every target that has rows, configured or not.
+    async fn backlog(&self) -> Result<Vec<status::Backlog>>;
+
+    /// Where a message stands: every row, receipt and dead letter with this logical id and tenant; `None`
+    /// when nothing is left of it.
+    async fn message(&self, tenant: &str, id: &str) -> Result<Option<status::MessageStatus>>;
+
+    /// Messages that still have rows, by newest acceptance last, a page at a time.
+    async fn messages(&self, query: &status::MessageQuery) -> Result<status::MessagePage>;
+
+    /// Deletes a message's rows if all of them are `scheduled`, and frees its deduplication claim, in one step.
+    async fn cancel(&self, tenant: &str, id: &str) -> Result<status::Cancelled>;
+
+    /// The targets that are paused for all nodes.
+    async fn paused(&self) -> Result<Vec<Target>>;
+
+    /// Pauses or resumes a target for all nodes.
+    async fn set_paused(&self, target: &Target, paused: status::Paused) -> Result<()>;
+
+    // --- claims ---
+
+    /// Claims, or says who holds it. An expired claim is taken over by the INSERT itself.
+    async fn claim(&self, claim: &claims::NewClaim) -> Result<claims::Claimed>;
+
+    /// Pushes the lease's end to now + `lease`. `None`: the token no longer holds.
+    async fn renew(&self, key: ClaimKey, token: Token, lease: Duration) -> Result<Option<claims::Claim>>;
+
+    /// Confirms for `window` from now. Confirming again with the same token gives the same answer.
+    /// `None`: the token no longer holds.
+    async fn confirm(&self, key: ClaimKey, token: Token, window: Duration) -> Result<Option<claims::Claim>>;
+
+    /// Deletes an unconfirmed claim. `false`: the token no longer holds.
+    async fn release(&self, key: ClaimKey, token: Token) -> Result<bool>;
+
+    /// The claim that stands under a key; an expired one does not.
+    async fn claim_of(&self, key: ClaimKey) -> Result<Option<claims::Claim>>;
+
+    // --- keeping house ---
+
+    /// Deletes up to `limit` rows of each kind whose time is over, each kind in a transaction of its own,
+    /// skipping locked rows.
+    async fn purge(&self, limit: u32, keep: &status::Retention) -> Result<status::Purged>;
+
+    /// Closes the connections.
+    async fn close(&self);
+}

@@ -1,0 +1,108 @@
+//! What operators and publishers ask of a store.
+
+use std::time::Duration;
+
+use crate::domain::Timestamp;
+use crate::domain::delivery::{Target, TargetKind};
+use crate::store::accept::MessageState;
+
+/// Whether a store can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    Ready,
+    /// Reached, but `storage migrate` has to run first.
+    NotMigrated,
+}
+
+/// The rows of one target.
+#[derive(Clone, Debug)]
+pub struct Backlog {
+    pub target: Target,
+    pub depth: u64,
+    /// The earliest due time (it may lie ahead).
+    pub oldest_due_at: Option<Timestamp>,
+    /// How long the oldest *due* row has been waiting; zero when none is due.
+    pub oldest_age: Duration,
+    pub last_error: Option<String>,
+}
+
+/// A message, per target.
+#[derive(Clone, Debug)]
+pub struct MessageStatus {
+    pub id: String,
+    pub kind: String,
+    pub deduplication_id: Option<String>,
+    pub targets: Vec<TargetStatus>,
+}
+
+/// Where one delivery stands.
+#[derive(Clone, Debug)]
+pub struct TargetStatus {
+    pub target: Target,
+    pub state: MessageState,
+    /// Attempts made that counted.
+    pub attempts: u32,
+    pub due_at: Option<Timestamp>,
+    pub sent_at: Option<Timestamp>,
+    pub error_kind: Option<String>,
+}
+
+/// The state of a delivery that was made.
+pub fn done_state(kind: TargetKind) -> MessageState {
+    match kind {
+        TargetKind::Destination => MessageState::Sent,
+        TargetKind::Handler => MessageState::Handled,
+    }
+}
+
+/// Filters of a listing. Ordered by row key; `cursor` is the last row id of the page before.
+#[derive(Clone, Debug, Default)]
+pub struct MessageQuery {
+    pub tenant: String,
+    pub state: Option<MessageState>,
+    pub kind: Option<String>,
+    pub deduplication_id: Option<String>,
+    pub correlation_id: Option<String>,
+    pub limit: u32,
+    pub cursor: Option<uuid::Uuid>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct MessagePage {
+    pub items: Vec<MessageStatus>,
+    /// Where the next page begins; `None`: this was the last.
+    pub next: Option<uuid::Uuid>,
+}
+
+/// What became of a request to cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    Yes,
+    /// Nothing of it is left.
+    NotFound,
+    /// Some of its deliveries are no longer merely scheduled.
+    TooLate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paused {
+    Yes,
+    No,
+}
+
+/// How long things are kept.
+#[derive(Clone, Debug)]
+pub struct Retention {
+    pub receipts: Duration,
+    pub dead_letters: Duration,
+}
+
+/// What a purge deleted. `more`: a kind reached the limit, so there may be more at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    pub handler_claims: u64,
+    pub claims: u64,
+    pub dead_letters: u64,
+    pub receipts: u64,
+    pub more: bool,
+}

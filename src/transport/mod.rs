@@ -1,0 +1,39 @@
+//! Transports: how a delivery reaches a destination or a handler.
+//!
+//! To add one: a folder with its configuration, its connection and its `send`, and one line in [`registry`].
+//! The conformance suite in `tests/` runs over every transport and says what is missing.
+//!
+//! A transport makes exactly one attempt per call, decides nothing about retries, and never touches a store.
+//! Many calls run at once (up to the destination's `max_in_flight`); each ends within the destination's
+//! `timeout`, which the caller enforces as well.
+
+pub mod registry;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::domain::delivery::{Delivery, Failure};
+
+/// A way to a target. Shared by all attempts.
+#[async_trait]
+pub trait Transport: Send + Sync + 'static {
+    /// One attempt. `Ok` only when the target has *acknowledged* the message (a broker's confirm, a 2xx):
+    /// the row is deleted on it.
+    async fn send(&self, delivery: &Delivery) -> Result<Ack, Failure>;
+
+    /// How many attempts may usefully run at once when the configuration does not say.
+    fn default_in_flight(&self) -> usize {
+        64
+    }
+
+    /// Ends connections. Attempts still running may fail.
+    async fn close(&self) {}
+}
+
+/// A target's acknowledgement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ack {}
+
+/// A transport, ready to be shared.
+pub type Shared = Arc<dyn Transport>;
