@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::domain::Timestamp;
+use chrono::{DateTime, Utc};
 use crate::domain::message::Draft;
 
 /// Everything of an HTTP publish that the use case needs.
@@ -76,16 +76,16 @@ pub struct PublishAnswer {
     pub deduplication_source: Option<String>,
     /// When the first message was accepted (a duplicate only).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_seen_at: Option<Timestamp>,
+    pub first_seen_at: Option<DateTime<Utc>>,
     /// Until when the identity is remembered.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<Timestamp>,
+    pub expires_at: Option<DateTime<Utc>>,
     /// The destinations that it goes to.
     pub destinations: Vec<String>,
     /// The handlers that it goes to.
     pub handlers: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub deliver_at: Option<Timestamp>,
+    pub deliver_at: Option<DateTime<Utc>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
