@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use chrono::{DateTime, Utc};
 use crate::domain::message::Draft;
+use chrono::{DateTime, Utc};
 
 /// Everything of an HTTP publish that the use case needs.
 #[derive(Debug)]
