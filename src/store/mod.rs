@@ -12,6 +12,7 @@ pub mod accept;
 pub mod claims;
 pub mod deliveries;
 pub mod error;
+pub mod group;
 pub mod registry;
 pub mod status;
 
@@ -24,6 +25,7 @@ use crate::domain::claim::ClaimKey;
 use crate::domain::delivery::Target;
 use crate::domain::{RowKey, Token};
 pub use error::{Error, ErrorKind, Result};
+pub use registry::{Options, Pooler, migration_sql, open};
 
 /// A store, ready to be shared.
 pub type Shared = Arc<dyn Store>;
@@ -32,6 +34,11 @@ pub type Shared = Arc<dyn Store>;
 pub trait Store: Send + Sync + 'static {
     /// The engine's name, as in the URL's scheme: `sqlite`, `postgres`.
     fn engine(&self) -> &'static str;
+
+    /// How many groups may usefully be accepted at the same time.
+    fn writers(&self) -> usize {
+        2
+    }
 
     // --- schema ---
 
