@@ -1,0 +1,15 @@
+//! All integration tests, in one binary: linking once is cheaper than linking twenty times.
+//!
+//! `support` holds what they share: private servers, the real binary, receivers and proxies. A new file of
+//! tests is a file under `tests/all/` and two lines here.
+
+// What is skipped on a machine without a server is said aloud.
+#![allow(clippy::print_stderr, clippy::print_stdout)]
+
+#[path = "all/support/mod.rs"]
+mod support;
+
+#[path = "all/layering.rs"]
+mod layering;
+#[path = "all/support_selftest.rs"]
+mod support_selftest;
