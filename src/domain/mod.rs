@@ -9,6 +9,7 @@ pub mod clock;
 pub mod delivery;
 pub mod duration;
 pub mod fields;
+pub mod grant;
 pub mod ids;
 pub mod json;
 pub mod media;
