@@ -12,6 +12,7 @@ pub mod ids;
 pub mod message;
 pub mod retry;
 pub mod routing;
+pub mod standard_webhooks;
 pub mod wire;
 
 pub use clock::Clock;
