@@ -8,6 +8,7 @@ pub mod claim;
 pub mod clock;
 pub mod delivery;
 pub mod duration;
+pub mod grant;
 pub mod ids;
 pub mod message;
 pub mod retry;
