@@ -16,6 +16,7 @@ pub mod media;
 pub mod message;
 pub mod retry;
 pub mod routing;
+pub mod standard_webhooks;
 pub mod wire;
 
 pub use clock::Clock;
