@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Longer than this is taken for a slip, and could leave the range of times: a hundred years.
+pub const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
+
 /// Reads a duration. ISO 8601 years and months are refused, because their length depends on when they begin.
 ///
 /// # Errors
@@ -10,17 +13,37 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let parsed =
         if text.starts_with(['P', 'p']) { iso8601(text) } else { humantime::parse_duration(text).ok() };
-    parsed.ok_or_else(|| {
-        format!(
+    match parsed {
+        Some(duration) if duration > LONGEST => {
+            Err(format!("`{}` is not a duration of at most a hundred years", shorten(text)))
+        }
+        Some(duration) => Ok(duration),
+        None => Err(format!(
             "`{}` is not a duration: write it as `30s`, `1h 30m`, or in ISO 8601 as `PT30S`",
             shorten(text)
-        )
-    })
+        )),
+    }
 }
 
-/// The shortest way to write it that [`parse`] reads.
+/// Writes a duration as [`parse`] reads it, in the largest unit that is exact: `24h`, `90s`, `250ms`.
 pub fn format(duration: Duration) -> String {
-    humantime::format_duration(duration).to_string()
+    let nanos = duration.as_nanos();
+    let units: [(&str, u128); 7] = [
+        ("d", 86_400_000_000_000),
+        ("h", 3_600_000_000_000),
+        ("m", 60_000_000_000),
+        ("s", 1_000_000_000),
+        ("ms", 1_000_000),
+        ("us", 1_000),
+        ("ns", 1),
+    ];
+    for (unit, length) in units {
+        // One day is written `24h`, as everybody does; days come from two on.
+        if nanos > 0 && nanos.is_multiple_of(length) && (unit != "d" || nanos > length) {
+            return format!("{}{unit}", nanos / length);
+        }
+    }
+    "0s".into()
 }
 
 fn shorten(text: &str) -> String {
@@ -114,6 +137,7 @@ mod tests {
             "PT.S",
             "PT99999999999999999999S",
             "P99999999999999999D",
+            "36526d",
         ] {
             assert!(parse(text).unwrap_err().contains("is not a duration"), "{text}");
         }
@@ -124,6 +148,11 @@ mod tests {
         for millis in [0, 1, 999, 1_000, 90_061_001] {
             let duration = Duration::from_millis(millis);
             assert_eq!(parse(&format(duration)), Ok(duration));
+        }
+        for (text, expected) in
+            [("1d", "24h"), ("30d", "30d"), ("90s", "90s"), ("60s", "1m"), ("PT0.25S", "250ms"), ("0s", "0s")]
+        {
+            assert_eq!(format(parse(text).unwrap()), expected);
         }
     }
 }
