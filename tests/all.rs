@@ -5,13 +5,27 @@
 
 // What is skipped on a machine without a server is said aloud.
 #![allow(clippy::print_stderr, clippy::print_stdout)]
+// A test that unwraps nothing fails where it should.
+#![allow(clippy::unwrap_used)]
 
 #[path = "all/support/mod.rs"]
 mod support;
 
+#[path = "all/field_outbox.rs"]
+mod field_outbox;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]
 mod listen;
+#[path = "all/neighbours.rs"]
+mod neighbours;
+#[path = "all/readme.rs"]
+mod readme;
+#[path = "all/scenario_load.rs"]
+mod scenario_load;
+#[path = "all/scenario_outage.rs"]
+mod scenario_outage;
+#[path = "all/scenario_slow.rs"]
+mod scenario_slow;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;

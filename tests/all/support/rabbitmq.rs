@@ -21,6 +21,9 @@ use super::{missing, run};
 /// It takes several seconds on an idle machine.
 const START_DEADLINE: Duration = Duration::from_secs(120);
 
+/// Larger messages are refused.
+pub const MAX_MESSAGE_BYTES: usize = 256 * 1024;
+
 /// A broker of our own. Dropping a private one kills it; the shared one lives until the run ends.
 #[derive(Debug)]
 pub struct RabbitMq {
@@ -75,7 +78,8 @@ impl RabbitMq {
         let (port, ports) = (run::free_port(), Ports { epmd: run::free_port(), dist: run::free_port() });
         let conf = format!(
             "listeners.tcp.1 = 127.0.0.1:{port}\ndisk_free_limit.absolute = 50MB\n\
-             vm_memory_high_watermark.absolute = 1GB\nlog.console = false\n"
+             vm_memory_high_watermark.absolute = 1GB\nlog.console = false\n\
+             max_message_size = {MAX_MESSAGE_BYTES}\n"
         );
         fs::write(dir.join("rabbitmq.conf"), conf).expect("configure the broker");
         fs::write(dir.join("plugins"), "[].\n").expect("configure the broker's plugins");
