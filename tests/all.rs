@@ -13,6 +13,8 @@ mod support;
 
 #[path = "all/field_outbox.rs"]
 mod field_outbox;
+#[path = "all/field_reports.rs"]
+mod field_reports;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]
