@@ -9,5 +9,7 @@
 #[path = "all/support/mod.rs"]
 mod support;
 
+#[path = "all/layering.rs"]
+mod layering;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;

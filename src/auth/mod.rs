@@ -1,6 +1,6 @@
 //! Who calls, and what they may do. Decided from the request's head, before its body is read.
 
-use crate::domain::routing::Pattern;
+pub use crate::domain::grant::Grant;
 
 /// An authenticated caller (or the anonymous one).
 #[derive(Clone, Debug)]
@@ -10,21 +10,4 @@ pub struct Principal {
     /// Empty: none.
     pub tenant: String,
     pub grants: Vec<Grant>,
-}
-
-/// What a principal may do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Grant {
-    /// `publish:TYPE` or `publish:TYPE@DESTINATION`.
-    Publish { types: Pattern, destinations: Option<Pattern> },
-    /// `invoke:TYPE`
-    Invoke(Pattern),
-    /// `durability`
-    Durability,
-    /// `claim:SCOPE`
-    Claim(Pattern),
-    /// `operate:read`; `operate` is both.
-    OperateRead,
-    /// `operate:write`
-    OperateWrite,
 }

@@ -1,1 +1,105 @@
-//! TBD
+//! The configuration: a file per section, whose doc comments are its reference.
+//!
+//! The doc comments end up, word for word, in `oncegate config schema` and `oncegate config example`; they are
+//! written for operators. [`load()`] reads a file, lays the environment over it, and checks what a type cannot
+//! say. It reports every mistake with the whole path of its key.
+//!
+//! To add a key: a field with a doc comment, a default in the section's `Default`, and, where a type cannot
+//! say what is wrong with a value, a line in `check`. A key exists only when it works. The settings of a
+//! transport are declared beside the transport; they come in through [`Transports`].
+
+pub mod auth;
+pub mod deduplication;
+pub mod destinations;
+pub mod durability;
+pub mod history;
+pub mod idempotency;
+pub mod messages;
+pub mod routes;
+pub mod secret;
+pub mod server;
+pub mod stores;
+pub mod telemetry;
+pub mod value;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use auth::Auth;
+pub use deduplication::Deduplication;
+pub use destinations::Destination;
+pub use durability::Durability;
+pub use history::History;
+pub use idempotency::Idempotency;
+pub use messages::MessageType;
+pub use routes::{Route, Routing};
+pub use secret::Secret;
+pub use server::Server;
+pub use stores::Store;
+pub use telemetry::Telemetry;
+pub use value::{ByteSize, Duration};
+
+/// The whole configuration.
+///
+/// Durations are written `500ms`, `30s`, `5m`, `24h`, `30d`, or as ISO 8601 (`PT30S`); sizes `256KiB`, `1MiB`.
+/// A secret is a string, `{ env = "NAME" }` or `{ file = "PATH" }`. Relative paths of files are relative to this
+/// file. Every value can be set from outside as `ONCEGATE__SECTION__KEY`.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The HTTP server.
+    pub server: Server,
+    /// The stores, by name. This version takes one, named `main`.
+    #[schemars(extend("x-name" = "main"))]
+    pub stores: BTreeMap<String, Store>,
+    /// When and by whom deliveries are made, and what is kept.
+    pub durability: Durability,
+    /// Who may call, and what they may do.
+    pub auth: Auth,
+    /// Where messages can go, by name. Without any destination and any route, a destination named `stdout` takes
+    /// every type.
+    #[schemars(extend("x-name" = "orders"))]
+    pub destinations: BTreeMap<String, Destination>,
+    /// Which message types go where. Routes that match add up, each destination once.
+    pub routes: Vec<Route>,
+    /// What routing does beyond the routes.
+    pub routing: Routing,
+    /// What is known about message types, by type.
+    #[schemars(extend("x-name" = "order.created"))]
+    pub messages: BTreeMap<String, MessageType>,
+    /// The identity of the work that messages ask for.
+    pub deduplication: Deduplication,
+    /// The identity of requests: `Idempotency-Key`.
+    pub idempotency: Idempotency,
+    /// What is remembered of deliveries that were made.
+    pub history: History,
+    /// Logs and traces.
+    pub telemetry: Telemetry,
+
+    /// The file that this was read from.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            server: Server::default(),
+            stores: BTreeMap::from([("main".to_owned(), Store::default())]),
+            durability: Durability::default(),
+            auth: Auth::default(),
+            destinations: BTreeMap::new(),
+            routes: Vec::new(),
+            routing: Routing::default(),
+            messages: BTreeMap::new(),
+            deduplication: Deduplication::default(),
+            idempotency: Idempotency::default(),
+            history: History::default(),
+            telemetry: Telemetry::default(),
+            file: None,
+        }
+    }
+}

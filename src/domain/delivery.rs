@@ -63,6 +63,17 @@ impl fmt::Display for Target {
     }
 }
 
+/// In what form a destination gets its messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// The body as it is, the message's members as the wire headers.
+    #[default]
+    Plain,
+    /// The transport's CloudEvents 1.0 binding, in binary mode.
+    CloudEvents,
+}
+
 /// Why a row's clock lies ahead. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i16)]

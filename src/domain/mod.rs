@@ -7,6 +7,8 @@
 pub mod claim;
 pub mod clock;
 pub mod delivery;
+pub mod duration;
+pub mod grant;
 pub mod ids;
 pub mod message;
 pub mod retry;

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 /// A pattern over dotted names: `*` is every name, `prefix.*` every name that begins with `prefix.` at any
 /// depth, anything else exactly itself.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Deserialize, serde::Serialize, schemars::JsonSchema)]
+#[serde(try_from = "String", into = "String")]
 pub enum Pattern {
     Any,
     /// With the dot, e.g. `order.`.
@@ -43,6 +44,20 @@ impl FromStr for Pattern {
     }
 }
 
+impl TryFrom<String> for Pattern {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> Self {
+        pattern.to_string()
+    }
+}
+
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -54,10 +69,15 @@ impl fmt::Display for Pattern {
 }
 
 /// What to do with a message type that nobody takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum Unroutable {
+    /// Answered 422 `unroutable`, nothing stored.
     #[default]
     Refuse,
+    /// Answered 202 with empty lists, and counted.
     Accept,
 }
 

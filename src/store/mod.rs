@@ -12,6 +12,7 @@ pub mod accept;
 pub mod claims;
 pub mod deliveries;
 pub mod error;
+pub mod group;
 pub mod registry;
 pub mod status;
 

@@ -1,6 +1,8 @@
 //! Transports: how a delivery reaches a destination or a handler.
 //!
 //! To add one: a folder with its configuration, its connection and its `send`, and one line in [`registry`].
+//! The configuration is a struct of the folder's own, read from what a destination's table holds besides the
+//! keys that all destinations have: nothing outside the folder knows it.
 //! The conformance suite in `tests/` runs over every transport and says what is missing.
 //!
 //! A transport makes exactly one attempt per call, decides nothing about retries, and never touches a store.
@@ -8,12 +10,17 @@
 //! `timeout`, which the caller enforces as well.
 
 pub mod registry;
+mod settings;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::delivery::{Delivery, Failure};
+use crate::domain::delivery::{Delivery, Failure, Format};
+use crate::domain::{Clock, Random};
+
+pub use settings::ConfigError;
 
 /// A way to a target. Shared by all attempts.
 #[async_trait]
@@ -37,3 +44,26 @@ pub struct Ack {}
 
 /// A transport, ready to be shared.
 pub type Shared = Arc<dyn Transport>;
+
+/// What every destination has, whatever its transport.
+#[derive(Clone, Debug)]
+pub struct Common {
+    /// The longest that one attempt may take.
+    pub timeout: Duration,
+    pub format: Format,
+    /// How many attempts may run at once, where the configuration says so.
+    pub max_in_flight: Option<usize>,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(15), format: Format::Plain, max_in_flight: None }
+    }
+}
+
+/// What transports share with the process.
+#[derive(Clone, Debug, Default)]
+pub struct Context {
+    pub clock: Clock,
+    pub random: Random,
+}

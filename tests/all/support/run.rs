@@ -27,6 +27,7 @@ rm -rf "$dir"
 "#;
 
 /// The folder of this run.
+#[expect(clippy::zombie_processes, reason = "the guard outlives us; that is what it is for")]
 pub fn dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {

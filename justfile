@@ -1,0 +1,26 @@
+# What one types daily. `just --list` shows it.
+
+# Everything: installs what is missing, then every check and test.
+test *FILTER:
+    scripts/test {{FILTER}}
+
+# Formats, then lints as CI does.
+check:
+    cargo fmt
+    cargo clippy --all-targets -- -D warnings
+
+# The quick tests: nothing that starts a server or takes long.
+quick:
+    cargo nextest run -E 'not test(/^scenario_/)'
+
+# The gateway on its embedded default.
+run:
+    cargo run -- serve
+
+# A local receiver that prints what arrives.
+listen PORT='9000':
+    cargo run -- listen --port {{PORT}}
+
+# The API's documentation of the code.
+doc:
+    cargo doc --no-deps --open

@@ -1,0 +1,112 @@
+//! `[destinations.NAME]`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Duration;
+use crate::domain::retry::Backoff;
+
+/// A target of a transport. Beside these keys it takes those of its transport.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+pub struct Destination {
+    /// How messages get there: the transport's name.
+    pub transport: String,
+    /// How long one attempt may take.
+    #[serde(default = "timeout")]
+    pub timeout: Duration,
+    /// Whether the destination begins paused: messages for it are stored and not sent. (Pausing over the API
+    /// needs no restart.)
+    #[serde(default)]
+    pub paused: bool,
+    /// How a message is written: `plain` (the body as it came, the rest as headers) or `cloudevents` (the
+    /// CloudEvents 1.0 binding of the transport, in binary mode).
+    #[serde(default)]
+    pub format: Format,
+    /// How many attempts run at the same time. Left out: what suits the transport.
+    #[serde(default)]
+    #[schemars(extend("examples" = [64]))]
+    pub max_in_flight: Option<u32>,
+    /// How often, and how far apart, a failed delivery is attempted again.
+    #[serde(default)]
+    pub retry: Retry,
+    /// When a destination that fails is left alone for a while. No attempt is counted against its messages then.
+    #[serde(default)]
+    pub breaker: Breaker,
+    /// The keys of the transport, which reads and checks them.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub settings: toml::Table,
+}
+
+fn timeout() -> Duration {
+    Duration::from_secs(15)
+}
+
+impl Destination {
+    /// A destination with the defaults of everything.
+    pub fn new(transport: impl Into<String>) -> Self {
+        Self {
+            transport: transport.into(),
+            timeout: timeout(),
+            paused: false,
+            format: Format::default(),
+            max_in_flight: None,
+            retry: Retry::default(),
+            breaker: Breaker::default(),
+            settings: toml::Table::new(),
+        }
+    }
+}
+
+/// How a message is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// The body as it came, the rest as headers.
+    #[default]
+    Plain,
+    /// The CloudEvents 1.0 binding of the transport.
+    CloudEvents,
+}
+
+/// How often, and how far apart, a failed delivery is attempted again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retry {
+    /// Attempts in all, the first included. After the last the message is a dead letter (`AttemptsExhausted`).
+    pub max_attempts: u32,
+    /// The longest wait after the first failed attempt; it doubles with each further one. The wait itself is
+    /// random, between nothing and that (full jitter), and never less than the target asks for.
+    pub initial: Duration,
+    /// What the longest wait never exceeds.
+    pub max: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { max_attempts: 20, initial: Duration::from_secs(1), max: Duration::from_hours(1) }
+    }
+}
+
+impl From<Retry> for Backoff {
+    fn from(retry: Retry) -> Self {
+        Self { max_attempts: retry.max_attempts, initial: retry.initial.0, max: retry.max.0 }
+    }
+}
+
+/// When a target that fails is left alone for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Breaker {
+    /// After how many failed attempts in a row. What is the target's own fault (it is not reached, it refuses
+    /// everybody) does it at once.
+    pub failures: u32,
+    /// For how long, where the target does not say. Then one delivery probes it.
+    pub open: Duration,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self { failures: 5, open: Duration::from_secs(30) }
+    }
+}

@@ -1,0 +1,52 @@
+//! `[durability]`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::Duration;
+
+/// When and by whom deliveries are made, and what is kept.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Durability {
+    /// Who makes the deliveries. `balanced`: every node, in the background.
+    pub mode: Mode,
+    /// How long a delivery to a destination that a node has begun is left to it before another node may take it.
+    /// Never less than the destination's `timeout` and 5 seconds.
+    pub outbox_stale_time: Duration,
+    /// How long dead letters are kept.
+    pub keep_dead_letters: Duration,
+}
+
+impl Default for Durability {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Balanced,
+            outbox_stale_time: Duration::from_secs(15),
+            keep_dead_letters: Duration::from_hours(30 * 24),
+        }
+    }
+}
+
+/// Who makes the deliveries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Every node, in the background.
+    #[default]
+    Balanced,
+}
+
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "balanced" => Ok(Self::Balanced),
+            mode @ ("serverless" | "serverless-with-outbox") => Err(serde::de::Error::custom(format!(
+                "the mode `{mode}` is not part of this version: write \"balanced\", or leave the key out"
+            ))),
+            other => Err(serde::de::Error::custom(format!(
+                "`{other}` is not a durability mode: write \"balanced\", or leave the key out"
+            ))),
+        }
+    }
+}
