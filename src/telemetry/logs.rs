@@ -2,12 +2,7 @@
 
 use tracing_subscriber::EnvFilter;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
-    #[default]
-    Text,
-    Json,
-}
+use crate::config::telemetry::LogFormat;
 
 /// Starts logging at `level`, a `tracing` filter such as `info` or `oncegate=debug,warn`. Only the first
 /// call of a process takes effect.

@@ -8,5 +8,5 @@ mod logs;
 mod metrics;
 pub mod trace;
 
-pub use logs::{LogFormat, init as init_logs};
+pub use logs::init as init_logs;
 pub use metrics::{Metrics, TargetLabels};
