@@ -8,14 +8,19 @@ pub mod claim;
 pub mod clock;
 pub mod delivery;
 pub mod duration;
+pub mod fields;
 pub mod grant;
 pub mod ids;
+pub mod json;
+pub mod media;
 pub mod message;
 pub mod retry;
 pub mod routing;
+pub mod standard_webhooks;
 pub mod wire;
 
 pub use clock::Clock;
+pub use fields::{Limits, Place};
 pub use ids::{Random, RowKey, Token};
 pub use message::Message;
 

@@ -5,19 +5,7 @@ use std::time::Duration;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A place in the input that is wrong: a JSON Pointer (RFC 6901) into the body, `header NAME`, or
-/// `query NAME`.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
-pub struct Place {
-    pub pointer: String,
-    pub detail: String,
-}
-
-impl Place {
-    pub fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { pointer: pointer.into(), detail: detail.into() }
-    }
-}
+pub use crate::domain::Place;
 
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum Error {

@@ -9,6 +9,7 @@
 //! Many calls run at once (up to the destination's `max_in_flight`); each ends within the destination's
 //! `timeout`, which the caller enforces as well.
 
+pub mod guard;
 pub mod registry;
 mod settings;
 
@@ -66,4 +67,6 @@ impl Default for Common {
 pub struct Context {
     pub clock: Clock,
     pub random: Random,
+    /// The proxies through which the outside is reached; [`guard::Proxies::from_env`] in a running node.
+    pub proxies: guard::Proxies,
 }
