@@ -135,7 +135,8 @@ pub struct Held {
     /// On the monotonic clock, from before the row was leased.
     pub(super) lease_until: Instant,
     pub(super) takes: u32,
-    pub(super) permit: Option<Permit>,
+    /// Only held: its room is given back when the row is let go.
+    pub(super) _permit: Option<Permit>,
 }
 
 /// What the API tells of a target.
@@ -176,7 +177,8 @@ impl Engine {
             stopped: CancellationToken::new(),
             store_failing: AtomicBool::new(false),
         });
-        let engine = Self { shared: Arc::clone(&shared), workers: TaskTracker::new(), background: TaskTracker::new() };
+        let engine =
+            Self { shared: Arc::clone(&shared), workers: TaskTracker::new(), background: TaskTracker::new() };
         for worker in shared.workers.values() {
             engine.workers.spawn(super::worker::run(Arc::clone(worker), Arc::clone(&shared)));
         }
@@ -207,7 +209,7 @@ impl Engine {
     pub fn offer(&self, permit: Permit, delivery: Delivery, token: Token) {
         let lease_until = permit.reserved_at + permit.lease();
         let worker = Arc::clone(&permit.worker);
-        worker.offer(Held { delivery, token, lease_until, takes: 1, permit: Some(permit) });
+        worker.offer(Held { delivery, token, lease_until, takes: 1, _permit: Some(permit) });
     }
 
     /// A row of this target is committed and will be due after `after`.
@@ -243,7 +245,10 @@ impl Engine {
             .workers
             .values()
             .map(|worker| (worker.options.target.to_string(), worker.last_progress()))
-            .chain([("scanner".to_owned(), scanner), ("settler".to_owned(), self.shared.settler.last_progress(now))]);
+            .chain([
+                ("scanner".to_owned(), scanner),
+                ("settler".to_owned(), self.shared.settler.last_progress(now)),
+            ]);
         for (name, stamp) in stamps {
             let idle = now.saturating_duration_since(stamp);
             if idle > limit {

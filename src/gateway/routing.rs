@@ -39,7 +39,13 @@ impl Routing {
     pub fn targets(&self, principal: &Principal, draft: &Draft) -> Result<Vec<Target>> {
         let targets = match &draft.destinations {
             Some(names) => self.named(principal, &draft.kind, names)?,
-            None => self.table.route(&draft.kind).into_iter().filter_map(|name| self.destinations.get(name)).cloned().collect(),
+            None => self
+                .table
+                .route(&draft.kind)
+                .into_iter()
+                .filter_map(|name| self.destinations.get(name))
+                .cloned()
+                .collect(),
         };
         if targets.is_empty() && self.unroutable == Unroutable::Refuse {
             return Err(Error::Unroutable {
@@ -59,12 +65,16 @@ impl Routing {
             // Before it is looked up: who may not publish there does not learn whether it exists.
             if !principal.may_publish_to(kind, name) {
                 return Err(Error::Forbidden {
-                    detail: format!("Naming the destination `{name}` needs the grant `publish:{kind}@{name}`."),
+                    detail: format!(
+                        "Naming the destination `{name}` needs the grant `publish:{kind}@{name}`."
+                    ),
                 });
             }
             let Some(target) = self.destinations.get(name) else {
                 return Err(Error::Unroutable {
-                    detail: format!("There is no destination `{name}`; nothing was stored. `GET /v1/targets` lists them."),
+                    detail: format!(
+                        "There is no destination `{name}`; nothing was stored. `GET /v1/targets` lists them."
+                    ),
                 });
             };
             if !targets.contains(target) {

@@ -137,14 +137,15 @@ fn not_found(id: &str) -> Error {
 
 fn parse_state(text: &str) -> Result<MessageState> {
     use MessageState::{Dead, Handled, Pending, Retrying, Scheduled, Sent};
-    [Scheduled, Pending, Retrying, Sent, Handled, Dead].into_iter().find(|state| state.as_str() == text).ok_or_else(
-        || {
+    [Scheduled, Pending, Retrying, Sent, Handled, Dead]
+        .into_iter()
+        .find(|state| state.as_str() == text)
+        .ok_or_else(|| {
             Error::malformed_at(
                 "`state` must be one of scheduled, pending, retrying, sent, handled, dead.",
                 vec![super::Place::new("query state", "is none of the states")],
             )
-        },
-    )
+        })
 }
 
 fn parse_cursor(text: &str) -> Result<uuid::Uuid> {

@@ -64,9 +64,8 @@ impl Metrics {
         }
         let provider = builder.build();
         let meter = provider.meter("oncegate");
-        let counter = |name: &'static str, text: &'static str| {
-            meter.u64_counter(name).with_description(text).build()
-        };
+        let counter =
+            |name: &'static str, text: &'static str| meter.u64_counter(name).with_description(text).build();
         let seconds = |name: &'static str, text: &'static str| {
             meter
                 .f64_histogram(name)
@@ -77,7 +76,10 @@ impl Metrics {
         };
         let inner = Inner {
             accepted: counter("oncegate.messages.accepted", "Messages stored"),
-            duplicates: counter("oncegate.messages.duplicates", "Messages acknowledged as duplicates, by type"),
+            duplicates: counter(
+                "oncegate.messages.duplicates",
+                "Messages acknowledged as duplicates, by type",
+            ),
             unroutable: counter("oncegate.messages.unroutable", "Messages accepted though nobody takes them"),
             sent: counter("oncegate.deliveries.sent", "Deliveries acknowledged by their target"),
             failed: counter("oncegate.deliveries.failed", "Failed attempts, by whose fault it was"),
@@ -174,10 +176,7 @@ pub struct TargetLabels([KeyValue; 2]);
 
 impl TargetLabels {
     pub fn new(target: &Target) -> Self {
-        Self([
-            KeyValue::new("target", target.name.to_string()),
-            KeyValue::new("kind", target.kind.as_str()),
-        ])
+        Self([KeyValue::new("target", target.name.to_string()), KeyValue::new("kind", target.kind.as_str())])
     }
 
     fn with(&self, key: &'static str, value: &'static str) -> [KeyValue; 3] {

@@ -37,7 +37,12 @@ impl Traces {
 
     /// The `traceparent` to send on, given the caller's: same trace id and flags, a span of the gateway's as
     /// the parent. `None` when the caller sent none (or one that cannot be read) and nothing is recorded.
-    pub fn continue_from(&self, caller: Option<&str>, tracestate: Option<&str>, random: Random) -> Option<String> {
+    pub fn continue_from(
+        &self,
+        caller: Option<&str>,
+        tracestate: Option<&str>,
+        random: Random,
+    ) -> Option<String> {
         let parent = caller.and_then(parse);
         if let Some(provider) = &self.provider {
             let mut context = opentelemetry::Context::new();
