@@ -11,5 +11,7 @@ mod support;
 
 #[path = "all/layering.rs"]
 mod layering;
+#[path = "all/listen.rs"]
+mod listen;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;

@@ -1,1 +1,3 @@
-//! TBD
+//! The commands.
+
+pub mod listen;
