@@ -6,14 +6,17 @@
 
 pub mod claim;
 pub mod clock;
+pub mod cloudevents;
 pub mod delivery;
 pub mod duration;
 pub mod fields;
+pub mod forms;
 pub mod grant;
 pub mod ids;
 pub mod json;
 pub mod media;
 pub mod message;
+pub mod native;
 pub mod retry;
 pub mod routing;
 pub mod standard_webhooks;
