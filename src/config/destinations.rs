@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Duration;
+use crate::domain::delivery::Format;
 use crate::domain::retry::Backoff;
 
 /// A target of a transport. Beside these keys it takes those of its transport.
@@ -56,17 +57,6 @@ impl Destination {
             settings: toml::Table::new(),
         }
     }
-}
-
-/// How a message is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
-    /// The body as it came, the rest as headers.
-    #[default]
-    Plain,
-    /// The CloudEvents 1.0 binding of the transport.
-    CloudEvents,
 }
 
 /// How often, and how far apart, a failed delivery is attempted again.

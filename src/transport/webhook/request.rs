@@ -1,0 +1,58 @@
+//! The headers of a request.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::Sender;
+use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault, Format};
+use crate::domain::standard_webhooks as signing;
+use crate::domain::wire;
+use crate::transport::trace;
+
+impl Sender {
+    /// All headers of the request for `delivery`, its signature included.
+    pub(super) fn headers(&self, delivery: &Delivery) -> Result<HeaderMap, Failure> {
+        let mut named = match self.format {
+            Format::Plain => wire::http_headers(delivery),
+            Format::CloudEvents => crate::domain::cloudevents::http_headers(delivery),
+        };
+        trace::own_span(&mut named, self.random);
+        let mut headers = HeaderMap::with_capacity(named.len() + 8);
+        for (name, value) in named {
+            // Whatever was accepted can be written: if not, the message can never be sent.
+            let unwritable = |_| {
+                let text = format!("the header `{name}` cannot be written in HTTP");
+                Failure::new(Fault::Message(DeadKind::Refused), text)
+            };
+            let header = HeaderName::try_from(name).map_err(|error| unwritable(error.to_string()))?;
+            let value = HeaderValue::try_from(value.as_ref()).map_err(|error| unwritable(error.to_string()))?;
+            headers.insert(header, value);
+        }
+        // The destination's own come last: an operator may fix a header that messages choose.
+        let own = self.config.own_headers().map_err(|error| Failure::new(Fault::Target, error.to_string()))?;
+        headers.extend(own);
+        self.sign(&mut headers, delivery)?;
+        Ok(headers)
+    }
+
+    fn sign(&self, headers: &mut HeaderMap, delivery: &Delivery) -> Result<(), Failure> {
+        let broken = |text: String| Failure::new(Fault::Target, format!("the secret {text}"));
+        let keys = self.config.keys().map_err(broken)?;
+        if keys.is_empty() {
+            return Ok(());
+        }
+        // Signed is what is sent: the id as it stands in the header.
+        let id = wire::encode(&delivery.message.id);
+        let timestamp_s = self.clock.now().timestamp();
+        let signatures: Vec<_> =
+            keys.iter().map(|key| key.sign(&id, timestamp_s, &delivery.message.body)).collect();
+        for (name, value) in [
+            (signing::ID_HEADER, id),
+            (signing::TIMESTAMP_HEADER, timestamp_s.to_string()),
+            (signing::SIGNATURE_HEADER, signatures.join(" ")),
+        ] {
+            let value = HeaderValue::try_from(value).map_err(|error| broken(error.to_string()))?;
+            headers.insert(HeaderName::from_static(name), value);
+        }
+        Ok(())
+    }
+}
