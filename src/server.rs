@@ -1,1 +1,1 @@
-//! TBD
+//! Wiring, start and drain of a node.

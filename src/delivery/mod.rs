@@ -1,1 +1,26 @@
-//! TBD
+//! Delivering: take, attempt, settle.
+//!
+//! The stored row is the queue; memory only makes it fast. Right after a commit the accepting node attempts
+//! from memory what it *reserved* room for before the commit ([`Engine::reserve`], [`Engine::offer`]);
+//! everything else, and everything whose node died, is taken from the store when its one clock is due.
+//!
+//! - [`Engine`]: what the rest of the program sees.
+//! - [`worker`]: one task per target: what to attempt next, many attempts at once, what an attempt came to.
+//! - [`breaker`]: whether a target may be attempted at all. Pure.
+//! - [`settler`]: writes what attempts came to, many per commit, until the store has it.
+//! - [`scanner`]: the node's own clock: looks for due rows, pauses, what expired and what is to be purged.
+//!
+//! Invariants:
+//! - An attempt begins only while the row's lease, on the monotonic clock from *before* it was leased, covers
+//!   the target's whole timeout. A row that cannot be begun in time is forgotten; the store hands it out again.
+//! - An attempt's outcome is never dropped: the settler keeps it until the store has it, and its queue is
+//!   bounded, so that an unreachable store stops the attempts.
+//! - One target never holds back another.
+
+pub mod breaker;
+mod engine;
+mod scanner;
+mod settler;
+mod worker;
+
+pub use engine::{Engine, Held, Options, Permit, TargetOptions, TargetView};

@@ -272,6 +272,9 @@ pub fn format_time(time: Timestamp) -> String {
 /// # Errors
 /// What is wrong with it.
 pub fn message_type(value: &str, limits: &Limits) -> Result<(), String> {
+    if value.is_empty() {
+        return Err("is needed: it says what the message is, such as order.created".to_owned());
+    }
     text(value, limits.name)?;
     if value.chars().any(char::is_whitespace) {
         return Err("must not contain white space".to_owned());

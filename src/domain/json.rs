@@ -123,6 +123,54 @@ pub fn unescape(token: &str) -> Option<String> {
     Some(out)
 }
 
+/// Text as a JSON string.
+pub fn quote(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Writes an object on one line, its members in the order in which they are given.
+#[derive(Debug)]
+pub struct ObjectWriter(String);
+
+impl Default for ObjectWriter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ObjectWriter {
+    pub fn new() -> Self {
+        Self("{".to_owned())
+    }
+
+    /// A member whose value is JSON already.
+    pub fn raw(&mut self, name: &str, json: &str) -> &mut Self {
+        if self.0.len() > 1 {
+            self.0.push(',');
+        }
+        self.0.push_str(&quote(name));
+        self.0.push(':');
+        self.0.push_str(json);
+        self
+    }
+
+    pub fn text(&mut self, name: &str, text: &str) -> &mut Self {
+        self.raw(name, &quote(text))
+    }
+
+    pub fn text_if(&mut self, name: &str, text: Option<&str>) -> &mut Self {
+        match text {
+            Some(text) => self.text(name, text),
+            None => self,
+        }
+    }
+
+    pub fn finish(mut self) -> String {
+        self.0.push('}');
+        self.0
+    }
+}
+
 struct Text<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Text<'de> {

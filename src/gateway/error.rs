@@ -68,6 +68,28 @@ impl Error {
         Self::Malformed { detail: detail.into(), errors: Vec::new() }
     }
 
+    /// Says which element of a batch it is about.
+    pub(crate) fn of_element(mut self, form: super::publish::Form, index: usize) -> Self {
+        if form == super::publish::Form::Batch {
+            match &mut self {
+                Self::Forbidden { detail }
+                | Self::Unroutable { detail }
+                | Self::DeduplicationIdMissing { detail }
+                | Self::IdempotencyKeyMissing { detail } => *detail = format!("Element {index}: {detail}"),
+                Self::Malformed { detail, errors } | Self::SchemaViolation { detail, errors } => {
+                    *detail = format!("Element {index}: {detail}");
+                    for place in errors {
+                        if place.pointer.is_empty() || place.pointer.starts_with('/') {
+                            place.pointer = format!("/{index}{}", place.pointer);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        self
+    }
+
     pub fn malformed_at(detail: impl Into<String>, errors: Vec<Place>) -> Self {
         Self::Malformed { detail: detail.into(), errors }
     }

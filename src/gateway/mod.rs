@@ -1,9 +1,115 @@
 //! The use cases: what the HTTP edge, the command line and background work ask for.
 //!
 //! One rule serves all three. Nothing here knows a status code; an [`Error`] says what went wrong and what to
-//! do, and `http::problem` maps it.
+//! do, and `http::problem` maps it. A file per use case; [`Gateway`] holds what they share.
 
+mod answer;
 pub mod error;
 pub mod publish;
+pub mod readiness;
+mod routing;
+pub mod status;
+pub mod targets;
+
+use std::sync::Arc;
+use std::time::Duration;
 
 pub use error::{Error, Place, Result};
+pub use routing::{Destinations, Routing};
+
+use crate::delivery::Engine;
+use crate::domain::{Clock, Random};
+use crate::store::group::Acceptor;
+use crate::telemetry::Metrics;
+use crate::telemetry::trace::Traces;
+use crate::{auth, store};
+
+/// What every use case works with. Shared by all requests as `Arc<Gateway>`.
+pub struct Gateway {
+    pub(crate) store: store::Shared,
+    pub(crate) acceptor: Acceptor,
+    pub(crate) engine: Engine,
+    pub(crate) routing: Routing,
+    pub(crate) settings: Settings,
+    pub(crate) clock: Clock,
+    pub(crate) random: Random,
+    pub(crate) metrics: Metrics,
+    pub(crate) traces: Traces,
+}
+
+/// The limits and windows that the use cases keep.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What a message's members may be.
+    pub limits: crate::domain::fields::Limits,
+    /// How long the answer to a request with an idempotency key is kept.
+    pub idempotency_window: Duration,
+}
+
+/// What a gateway is made of.
+pub struct Parts {
+    pub store: store::Shared,
+    pub engine: Engine,
+    pub routing: Routing,
+    pub settings: Settings,
+    pub clock: Clock,
+    pub random: Random,
+    pub metrics: Metrics,
+    pub traces: Traces,
+}
+
+impl Gateway {
+    pub fn new(parts: Parts) -> Arc<Self> {
+        let acceptor = Acceptor::new(Arc::clone(&parts.store), crate::store::group::Limits::default());
+        Arc::new(Self {
+            acceptor,
+            store: parts.store,
+            engine: parts.engine,
+            routing: parts.routing,
+            settings: parts.settings,
+            clock: parts.clock,
+            random: parts.random,
+            metrics: parts.metrics,
+            traces: parts.traces,
+        })
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub fn random(&self) -> Random {
+        self.random
+    }
+
+    /// What a message's members may be.
+    pub fn limits(&self) -> &crate::domain::fields::Limits {
+        &self.settings.limits
+    }
+
+    /// Ends: what is queued is accepted, what has begun is delivered as far as `deadline` lets it, the rest
+    /// stays in the store. To be called when no request comes in any more.
+    pub async fn drain(&self, deadline: Duration) {
+        self.acceptor.close().await;
+        self.engine.drain(deadline).await;
+        self.store.close().await;
+        self.traces.shutdown();
+        self.metrics.shutdown();
+    }
+}
+
+/// The principal may look at what is the gateway's.
+fn may_read(principal: &auth::Principal) -> Result<()> {
+    if principal.may_read() {
+        return Ok(());
+    }
+    Err(Error::Forbidden { detail: "This needs the grant `operate:read`.".into() })
+}
+
+/// The principal may change what is the gateway's.
+fn may_write(principal: &auth::Principal) -> Result<()> {
+    if principal.may_write() {
+        return Ok(());
+    }
+    Err(Error::Forbidden { detail: "This needs the grant `operate:write`.".into() })
+}

@@ -1,14 +1,26 @@
 //! Publish: from drafts to an answer that leaves only after the commit.
 
-use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::domain::message::Draft;
+use bytes::Bytes;
 use chrono::{DateTime, Utc};
+
+use super::answer::{self, Element, OnDuplicate, Renderer};
+use super::{Error, Gateway, Result};
+use crate::auth::Principal;
+use crate::delivery::Permit;
+use crate::domain::claim::{ClaimKey, ClaimKind};
+use crate::domain::delivery::{Delivery, Target};
+use crate::domain::message::{Draft, DraftDeduplication, Message};
+use crate::domain::{RowKey, Timestamp, Token};
+use crate::store::accept::{self, MessageOutcome, NewDelivery, Outcome as Accepted};
+use crate::store::claims::{Claim, ClaimState};
 
 /// Everything of an HTTP publish that the use case needs.
 #[derive(Debug)]
 pub struct Call {
-    pub principal: crate::auth::Principal,
+    pub principal: Principal,
     pub form: Form,
     pub drafts: Vec<Draft>,
     /// The request's identity, where it has one.
@@ -99,4 +111,221 @@ pub enum Outcome {
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 pub struct BatchAnswer {
     pub messages: Vec<PublishAnswer>,
+}
+
+/// A message on its way into the store.
+struct Prepared {
+    stored: accept::Message,
+    /// Room in memory, by target; `None`: the row waits in the store.
+    permits: Vec<Option<Permit>>,
+}
+
+impl Gateway {
+    /// Accepts one message or a batch. The answer exists only after the commit. To be run to its end, whether
+    /// or not the client still waits: what is committed is sent from here.
+    ///
+    /// # Errors
+    /// Nothing is stored, except with `OutcomeUnknown`.
+    pub async fn publish(&self, call: Call) -> Result<Answer> {
+        let began = self.clock.monotonic();
+        let now = self.clock.now();
+        let Call { principal, form, drafts, key } = call;
+        let token = self.random.token();
+        let mut elements = Vec::with_capacity(drafts.len());
+        let mut prepared = Vec::with_capacity(drafts.len());
+        for (index, draft) in drafts.into_iter().enumerate() {
+            let (element, message) =
+                self.prepare(&principal, draft, now).map_err(|error| error.of_element(form, index))?;
+            elements.push(element);
+            prepared.push(message);
+        }
+        let renderer = Arc::new(Renderer { form, elements });
+        if prepared.is_empty() && key.is_none() {
+            return Ok(renderer.answer(&[]));
+        }
+        let request = accept::Request {
+            claim: key.map(|key| self.request_claim(&principal, &key)),
+            messages: prepared.iter().map(|message| message.stored.clone()).collect(),
+            answer: Arc::clone(&renderer) as Arc<dyn accept::Answer>,
+            token,
+        };
+        let fingerprint = request.claim.as_ref().map(|claim| claim.fingerprint);
+        let outcome = self.acceptor.accept(request).await?;
+        self.metrics.accept_took(self.clock.monotonic().saturating_duration_since(began));
+        match outcome {
+            Accepted::Stored(outcomes) => {
+                let answer = renderer.answer(&outcomes);
+                self.send_on(&renderer, prepared, &outcomes, token, now);
+                Ok(answer)
+            }
+            Accepted::Refused(outcomes) => {
+                self.say_duplicates(&renderer, &outcomes);
+                let answer = renderer.answer(&outcomes);
+                Err(Error::Duplicate {
+                    detail:
+                        "The work that this message asks for is taken; see `id`, `state` and `expiresAt`."
+                            .into(),
+                    answer: Box::new(serde_json::from_slice(&answer.body).unwrap_or_default()),
+                })
+            }
+            Accepted::Replay(claim) => self.replay(&claim, fingerprint),
+            Accepted::KeyReused(_) => Err(Error::IdempotencyKeyReused),
+        }
+    }
+
+    fn prepare(&self, principal: &Principal, draft: Draft, now: Timestamp) -> Result<(Element, Prepared)> {
+        if draft.destinations.is_none() && !principal.may_publish(&draft.kind) {
+            return Err(Error::Forbidden {
+                detail: format!(
+                    "Publishing messages of type `{0}` needs the grant `publish:{0}`.",
+                    draft.kind
+                ),
+            });
+        }
+        let targets = self.routing.targets(principal, &draft)?;
+        if targets.is_empty() {
+            self.metrics.unroutable();
+        }
+        let row_id = self.random.uuid_v7(now);
+        let deliver_at = draft.deliver_at.or_else(|| draft.delay.map(|delay| later(now, delay)));
+        let scheduled = deliver_at.is_some_and(|at| at > now);
+        let mut envelope = draft.envelope;
+        envelope.traceparent = self.traces.continue_from(
+            envelope.traceparent.as_deref(),
+            envelope.tracestate.as_deref(),
+            self.random,
+        );
+        if envelope.traceparent.is_none() {
+            envelope.tracestate = None;
+        }
+        let (deduplication_id, source) = match draft.deduplication {
+            DraftDeduplication::Id(id) => (Some(id), Some("publisher")),
+            DraftDeduplication::OptOut | DraftDeduplication::Derive => (None, None),
+        };
+        let message = Arc::new(Message {
+            id: draft.id.unwrap_or_else(|| row_id.to_string()),
+            kind: draft.kind,
+            tenant: principal.tenant.clone(),
+            body: draft.body,
+            deduplication_id,
+            partition_key: draft.partition_key,
+            correlation_id: draft.correlation_id,
+            deliver_at,
+            deliver_by: draft.deliver_by,
+            accepted_at: now,
+            envelope,
+        });
+        let element = Element {
+            id: message.id.clone(),
+            kind: message.kind.clone(),
+            tenant: message.tenant.clone(),
+            deduplication_id: message.deduplication_id.clone(),
+            deduplication_source: source,
+            targets: targets.clone(),
+            deliver_at: if scheduled { deliver_at } else { None },
+            on_duplicate: OnDuplicate::Acknowledge,
+        };
+        let permits: Vec<Option<Permit>> = targets
+            .iter()
+            .map(|target| if scheduled { None } else { self.room_for(target, &message) })
+            .collect();
+        let rows = targets
+            .into_iter()
+            .zip(&permits)
+            .map(|(target, permit)| NewDelivery { target, hold: permit.as_ref().map(Permit::lease) })
+            .collect();
+        let stored = accept::Message { row_id, message, claim: None, same_as: None, targets: rows };
+        Ok((element, Prepared { stored, permits }))
+    }
+
+    /// Bodies are shared between the rows of one message; what they hold besides is counted as 1 KiB.
+    fn room_for(&self, target: &Target, message: &Message) -> Option<Permit> {
+        self.engine.reserve(target, message.body.len() + 1_024)
+    }
+
+    fn request_claim(&self, principal: &Principal, key: &RequestKey) -> accept::RequestClaim {
+        let scope =
+            [principal.tenant.as_str(), principal.name.as_str(), key.method.as_str(), key.path.as_str()];
+        accept::RequestClaim {
+            key: ClaimKey::new(ClaimKind::Request, &scope, &key.key),
+            scope: scope.join(" "),
+            id: key.key.clone(),
+            fingerprint: key.fingerprint,
+            window: self.settings.idempotency_window,
+        }
+    }
+
+    /// The rows are committed: attempt what is held in memory, remember when the rest is due.
+    fn send_on(
+        &self,
+        renderer: &Renderer,
+        prepared: Vec<Prepared>,
+        outcomes: &[MessageOutcome],
+        token: Token,
+        now: Timestamp,
+    ) {
+        let mut accepted = 0;
+        for (message, outcome) in prepared.into_iter().zip(outcomes) {
+            if matches!(outcome, MessageOutcome::Duplicate(_)) {
+                continue; // its permits go back
+            }
+            accepted += 1;
+            let stored = message.stored;
+            let wait = stored
+                .message
+                .deliver_at
+                .map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
+            for (target_no, (row, permit)) in stored.targets.into_iter().zip(message.permits).enumerate() {
+                let Some(permit) = permit else {
+                    self.engine.note_due(&row.target, wait);
+                    continue;
+                };
+                // Targets are configured by hand; there are never more than an i16 can count.
+                let target_no = i16::try_from(target_no).unwrap_or(i16::MAX);
+                let delivery = Delivery {
+                    row: RowKey { id: stored.row_id, target_no },
+                    target: row.target,
+                    message: Arc::clone(&stored.message),
+                    attempts: 0,
+                };
+                self.engine.offer(permit, delivery, token);
+            }
+        }
+        self.metrics.accepted(accepted);
+        self.say_duplicates(renderer, outcomes);
+    }
+
+    /// A duplicate is never silent.
+    fn say_duplicates(&self, renderer: &Renderer, outcomes: &[MessageOutcome]) {
+        for (element, outcome) in renderer.elements.iter().zip(outcomes) {
+            let MessageOutcome::Duplicate(first) = outcome else { continue };
+            self.metrics.duplicate(&element.kind);
+            tracing::info!(
+                message_type = %element.kind, message = %element.id, deduplication_id = ?element.deduplication_id,
+                first_message = ?first.claim.message_id, first_seen_at = %first.claim.first_seen_at,
+                expires_at = %first.claim.expires_at, "duplicate: the work is taken by an earlier message"
+            );
+        }
+    }
+
+    /// The key was used before.
+    fn replay(&self, claim: &Claim, fingerprint: Option<[u8; 32]>) -> Result<Answer> {
+        if claim.fingerprint != fingerprint {
+            return Err(Error::IdempotencyKeyReused);
+        }
+        if claim.state == ClaimState::Claimed {
+            return Err(Error::IdempotencyKeyInFlight {
+                retry_after: claim.expires_in.max(Duration::from_secs(1)),
+            });
+        }
+        claim.answer.as_ref().and_then(answer::kept).ok_or_else(|| {
+            tracing::error!(key = %claim.id, "the answer kept for an idempotency key cannot be read");
+            Error::Internal
+        })
+    }
+}
+
+/// `now + delay`; what lies beyond the calendar is refused at the edge.
+fn later(now: Timestamp, delay: Duration) -> Timestamp {
+    chrono::Duration::from_std(delay).ok().and_then(|delay| now.checked_add_signed(delay)).unwrap_or(now)
 }

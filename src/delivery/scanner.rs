@@ -1,0 +1,110 @@
+//! The node's own clock: what is due, what is paused, what expired, what is to be purged.
+//!
+//! An idle node asks the store for three small things every `poll` (5 s), and purges once a minute.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::engine::Shared;
+use crate::domain::delivery::{DeadKind, Target};
+use crate::store;
+
+/// How often rows of targets that no configuration names are looked for.
+const ORPHANS_EVERY: Duration = Duration::from_secs(300);
+/// Expired rows per step.
+const EXPIRE_BATCH: u32 = 1_000;
+/// Purge steps in a row, so that a large backlog of expired rows does not keep the scanner from its rounds.
+const PURGE_STEPS: u32 = 20;
+
+pub(super) async fn run(shared: Arc<Shared>) {
+    let mut targets: Vec<Target> = shared.workers.keys().cloned().collect();
+    targets.sort();
+    let started = shared.clock.monotonic();
+    // Nodes that start together do not purge together.
+    let mut next_purge = started + shared.random.jitter(shared.options.purge_every);
+    let mut next_orphans = started;
+    loop {
+        *shared.scanner_progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+            shared.clock.monotonic();
+        let wait = match round(&shared, &targets, &mut next_purge, &mut next_orphans).await {
+            Ok(()) => {
+                shared.store_answered();
+                shared.options.poll
+            }
+            Err(error) => {
+                shared.store_failed("scan", &error);
+                Duration::from_secs(1).min(shared.options.poll)
+            }
+        };
+        tokio::select! {
+            () = shared.draining.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+async fn round(
+    shared: &Shared,
+    targets: &[Target],
+    next_purge: &mut Instant,
+    next_orphans: &mut Instant,
+) -> store::Result<()> {
+    let paused = shared.store.paused().await?;
+    for worker in shared.workers.values() {
+        worker.set_paused(paused.contains(&worker.options.target));
+    }
+    let due = shared.store.due_in(targets).await?;
+    let now = shared.clock.monotonic();
+    for (target, due) in targets.iter().zip(due) {
+        let worker = &shared.workers[target];
+        if let Some(after) = due {
+            worker.note_due(now + after);
+        }
+        shared.metrics.breaker(&worker.labels, worker.view().breaker_open);
+    }
+    for _ in 0..PURGE_STEPS {
+        let expired = shared.store.expire(EXPIRE_BATCH).await?;
+        for (target, count) in &expired {
+            shared.metrics.dead(target, DeadKind::Expired, *count);
+            tracing::warn!(target_name = %target.name, count, "messages passed their deliver-by: dead letters");
+        }
+        if expired.iter().map(|(_, count)| count).sum::<u64>() < u64::from(EXPIRE_BATCH) {
+            break;
+        }
+    }
+    if now >= *next_purge {
+        *next_purge = now + shared.options.purge_every;
+        purge(shared).await?;
+    }
+    if now >= *next_orphans {
+        *next_orphans = now + ORPHANS_EVERY;
+        for backlog in shared.store.backlog().await? {
+            if !shared.workers.contains_key(&backlog.target) {
+                tracing::warn!(
+                    target_name = %backlog.target.name, kind = backlog.target.kind.as_str(), rows = backlog.depth,
+                    "rows wait for a target that no configuration names: configure it again, or cancel them"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn purge(shared: &Shared) -> store::Result<()> {
+    for _ in 0..PURGE_STEPS {
+        let purged = shared.store.purge(shared.options.purge_batch, &shared.options.retention).await?;
+        if purged.claims + purged.handler_claims + purged.dead_letters + purged.receipts > 0 {
+            tracing::info!(
+                claims = purged.claims,
+                handler_claims = purged.handler_claims,
+                dead_letters = purged.dead_letters,
+                receipts = purged.receipts,
+                "purged what expired"
+            );
+        }
+        if !purged.more || shared.draining.is_cancelled() {
+            break;
+        }
+    }
+    Ok(())
+}
