@@ -5,6 +5,7 @@
 
 // What is skipped on a machine without a server is said aloud.
 #![allow(clippy::print_stderr, clippy::print_stdout)]
+#![allow(clippy::unwrap_used)] // a test may
 
 #[path = "all/support/mod.rs"]
 mod support;
@@ -15,3 +16,5 @@ mod layering;
 mod listen;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
+#[path = "all/webhook.rs"]
+mod webhook;

@@ -20,8 +20,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use tokio::net::TcpListener;
 
-use crate::domain::{Clock, duration};
 use crate::domain::standard_webhooks::{self as signing, Key};
+use crate::domain::{Clock, duration};
 
 pub use print::{Received, Verdict};
 

@@ -26,7 +26,8 @@ mod tests {
     #[test]
     fn the_trace_stays_and_the_span_is_new() {
         let before = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let mut headers: wire::Headers<'_> = vec![("id", "a-b-c-d".into()), ("ce-traceparent", before.into())];
+        let mut headers: wire::Headers<'_> =
+            vec![("id", "a-b-c-d".into()), ("ce-traceparent", before.into())];
         own_span(&mut headers, Random);
         assert_eq!(headers[0].1, "a-b-c-d");
         let after = headers[1].1.as_ref();

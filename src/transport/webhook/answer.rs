@@ -31,7 +31,8 @@ pub(super) async fn read(response: Response, clock: &Clock) -> Result<Ack, Failu
     }
     let fault: Fault = classify_status(status.as_u16());
     let shown = shorten(&body);
-    let text = if shown.is_empty() { format!("answered {status}") } else { format!("answered {status}: {shown}") };
+    let text =
+        if shown.is_empty() { format!("answered {status}") } else { format!("answered {status}: {shown}") };
     Err(Failure::new(fault, text).retry_after(retry_after))
 }
 

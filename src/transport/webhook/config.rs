@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use http::{HeaderName, HeaderValue};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor, value::MapAccessDeserializer};
 use serde::de::{IntoDeserializer, MapAccess};
-use serde::Deserialize;
 use url::Url;
 
 use crate::config::Secret;
@@ -57,7 +57,7 @@ impl Config {
         for (name, value) in &self.headers {
             let wrong = |text: &str| ConfigError::new(format!("headers.{name}"), text);
             let header = HeaderName::try_from(name).map_err(|_| wrong("is not a header's name"))?;
-            if wire::is_reserved(header.as_str()) && header != http::header::PROXY_AUTHORIZATION {
+            if wire::is_reserved(header.as_str()) {
                 return Err(wrong("is set by the gateway itself"));
             }
             let mut value = HeaderValue::try_from(value.expose().as_str())
@@ -109,7 +109,9 @@ impl<'de> Deserialize<'de> for Secrets {
                     secrets.push(secret);
                 }
                 if secrets.is_empty() {
-                    return Err(de::Error::custom("the list holds no secret: leave the key out for requests without a signature"));
+                    return Err(de::Error::custom(
+                        "the list holds no secret: leave the key out for requests without a signature",
+                    ));
                 }
                 Ok(Secrets(secrets))
             }

@@ -31,7 +31,10 @@ impl Kind for Webhook {
     const NAME: &'static str = "webhook";
     type Config = Config;
 
-    fn check(config: &Config, _: &Common) -> Result<(), ConfigError> {
+    fn check(config: &Config, common: &Common) -> Result<(), ConfigError> {
+        if common.format == Format::CloudEvents {
+            return Err(ConfigError::new("format", "webhooks take `plain` only in this version"));
+        }
         config.check()
     }
 
@@ -44,7 +47,6 @@ impl Kind for Webhook {
             client,
             config,
             timeout: common.timeout,
-            format: common.format,
             clock: context.clock.clone(),
             random: context.random,
         }))
@@ -55,7 +57,6 @@ struct Sender {
     client: Client,
     config: Config,
     timeout: Duration,
-    format: Format,
     clock: Clock,
     random: Random,
 }

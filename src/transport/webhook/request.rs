@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::Sender;
-use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault, Format};
+use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault};
 use crate::domain::standard_webhooks as signing;
 use crate::domain::wire;
 use crate::transport::trace;
@@ -11,10 +11,7 @@ use crate::transport::trace;
 impl Sender {
     /// All headers of the request for `delivery`, its signature included.
     pub(super) fn headers(&self, delivery: &Delivery) -> Result<HeaderMap, Failure> {
-        let mut named = match self.format {
-            Format::Plain => wire::http_headers(delivery),
-            Format::CloudEvents => crate::domain::cloudevents::http_headers(delivery),
-        };
+        let mut named = wire::http_headers(delivery);
         trace::own_span(&mut named, self.random);
         let mut headers = HeaderMap::with_capacity(named.len() + 8);
         for (name, value) in named {
@@ -24,11 +21,13 @@ impl Sender {
                 Failure::new(Fault::Message(DeadKind::Refused), text)
             };
             let header = HeaderName::try_from(name).map_err(|error| unwritable(error.to_string()))?;
-            let value = HeaderValue::try_from(value.as_ref()).map_err(|error| unwritable(error.to_string()))?;
+            let value =
+                HeaderValue::try_from(value.as_ref()).map_err(|error| unwritable(error.to_string()))?;
             headers.insert(header, value);
         }
         // The destination's own come last: an operator may fix a header that messages choose.
-        let own = self.config.own_headers().map_err(|error| Failure::new(Fault::Target, error.to_string()))?;
+        let own =
+            self.config.own_headers().map_err(|error| Failure::new(Fault::Target, error.to_string()))?;
         headers.extend(own);
         self.sign(&mut headers, delivery)?;
         Ok(headers)
