@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use url::Url;
 
 use super::{Duration, Secret};
 use crate::domain::grant::Grant;
@@ -27,7 +28,8 @@ pub struct Auth {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
-    /// One secret, or two while one is being replaced; 16 characters or more, from a random source.
+    /// One secret, or two while one is being replaced. Take 32 random characters or more:
+    /// `openssl rand -hex 32`.
     #[serde(skip_serializing)]
     #[schemars(extend("examples" = [["replace-me-by-32-random-characters"]]))]
     pub secrets: Vec<Secret>,
@@ -70,6 +72,13 @@ pub struct Jwt {
     /// By how much the provider's clock and this one may differ when `exp` and `nbf` are compared.
     #[serde(default = "leeway")]
     pub leeway: Duration,
+}
+
+impl Jwt {
+    /// The URL of the key set, where `jwks` is one and not a file's path.
+    pub fn jwks_url(&self) -> Option<Url> {
+        Url::parse(&self.jwks).ok().filter(|url| matches!(url.scheme(), "http" | "https"))
+    }
 }
 
 fn grants_claim() -> String {

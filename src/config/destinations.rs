@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Duration;
-use crate::domain::delivery::Format;
+pub use crate::domain::delivery::Format;
 use crate::domain::retry::Backoff;
 
 /// A target of a transport. Beside these keys it takes those of its transport.

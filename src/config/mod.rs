@@ -1,12 +1,22 @@
 //! The configuration: a file per section, whose doc comments are its reference.
 //!
 //! The doc comments end up, word for word, in `oncegate config schema` and `oncegate config example`; they are
-//! written for operators. [`load()`] reads a file, lays the environment over it, and checks what a type cannot
+//! written for operators. [`load`](load()) reads a file, lays the environment over it, and checks what a type cannot
 //! say. It reports every mistake with the whole path of its key.
 //!
 //! To add a key: a field with a doc comment, a default in the section's `Default`, and, where a type cannot
 //! say what is wrong with a value, a line in `check`. A key exists only when it works. The settings of a
-//! transport are declared beside the transport; they come in through [`Transports`].
+//! transport are declared beside the transport; they come in through [`Backends`].
+
+mod check;
+mod document;
+mod env;
+mod errors;
+mod key;
+mod load;
+mod read;
+#[cfg(test)]
+mod tests;
 
 pub mod auth;
 pub mod deduplication;
@@ -32,8 +42,11 @@ pub use auth::Auth;
 pub use deduplication::Deduplication;
 pub use destinations::Destination;
 pub use durability::Durability;
+pub use errors::{Errors, Place, Problem};
 pub use history::History;
 pub use idempotency::Idempotency;
+pub use key::Key;
+pub use load::{Backends, DEFAULT_FILE, FILE_VARIABLE, load, process_environment};
 pub use messages::MessageType;
 pub use routes::{Route, Routing};
 pub use secret::Secret;

@@ -15,6 +15,7 @@ use super::worker::Worker;
 use crate::domain::delivery::{Delivery, Target};
 use crate::domain::retry::Backoff;
 use crate::domain::{Clock, Random, Token};
+use crate::store::deliveries::Receipt;
 use crate::store::status::Retention;
 use crate::telemetry::Metrics;
 use crate::{store, transport};
@@ -47,6 +48,8 @@ pub struct Options {
     /// Rows per purge step.
     pub purge_batch: u32,
     pub retention: Retention,
+    /// Whether a delivery that was made leaves a receipt.
+    pub receipt: Receipt,
 }
 
 impl Default for Options {
@@ -60,6 +63,7 @@ impl Default for Options {
                 receipts: Duration::from_secs(24 * 60 * 60),
                 dead_letters: Duration::from_secs(30 * 24 * 60 * 60),
             },
+            receipt: Receipt::Keep,
         }
     }
 }

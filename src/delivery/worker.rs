@@ -14,7 +14,7 @@ use super::breaker::{Admission, Breaker};
 use super::engine::{Held, Shared, TargetOptions, TargetView};
 use super::settler::Item;
 use crate::domain::delivery::{DeadKind, Failure, Fault, MAX_TAKES};
-use crate::store::deliveries::{Counted, DeadNote, ErrorNote, Receipt, Settle, Settlement, Take, Taken};
+use crate::store::deliveries::{Counted, DeadNote, ErrorNote, Settle, Settlement, Take, Taken};
 use crate::store::{self};
 use crate::telemetry::TargetLabels;
 use crate::transport::Ack;
@@ -345,7 +345,7 @@ impl Task {
             Ok(Ack { .. }) => {
                 self.shared.metrics.sent(&self.worker.labels, took);
                 lock(&self.worker.breaker).succeeded();
-                self.settle(held, Settle::Done { receipt: Receipt::Keep }).await;
+                self.settle(held, Settle::Done { receipt: self.shared.options.receipt }).await;
                 return;
             }
             Err(failure) => failure,

@@ -6,6 +6,7 @@
 
 pub mod claim;
 pub mod clock;
+pub mod cloudevents;
 pub mod delivery;
 pub mod duration;
 pub mod fields;

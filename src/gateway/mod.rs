@@ -4,6 +4,7 @@
 //! do, and `http::problem` maps it. A file per use case; [`Gateway`] holds what they share.
 
 mod answer;
+pub mod claims;
 pub mod error;
 pub mod publish;
 pub mod readiness;
@@ -42,6 +43,8 @@ pub struct Gateway {
 pub struct Settings {
     /// What a message's members may be.
     pub limits: crate::domain::fields::Limits,
+    /// How long a confirmed claim of a consumer is remembered.
+    pub claim_window: Duration,
     /// How long the answer to a request with an idempotency key is kept.
     pub idempotency_window: Duration,
 }
