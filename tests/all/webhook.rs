@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use oncegate::domain::Clock;
-use oncegate::domain::delivery::{DeadKind, Failure, Fault};
+use oncegate::domain::delivery::{DeadKind, Failure, Fault, Format};
 use oncegate::domain::standard_webhooks::{self as signing, Key};
 use oncegate::transport::guard::Proxies;
-use oncegate::transport::{Context, Shared, registry};
+use oncegate::transport::{Common, Context, Shared, registry};
 
 use crate::support::deliveries::{self, build, check, common, delivery, message, of, settings};
 use crate::support::proxy::Proxy;
@@ -59,6 +59,30 @@ async fn the_body_goes_out_as_it_is_with_the_wire_headers() {
     }
     let span = received.header("traceparent");
     assert!(span.starts_with(&trace[..36]) && span.ends_with("-01") && span != trace, "{span}");
+}
+
+#[tokio::test]
+async fn as_cloudevents_it_is_the_binary_mode_of_the_http_binding() {
+    let receiver = Receiver::start().await;
+    let toml = format!("url = '{}'\nallow_private = true\nsecret = '{SECRET}'", receiver.url("/"));
+    let common = Common { format: Format::CloudEvents, ..common(Duration::from_secs(5)) };
+    let webhook = build("webhook", &toml, &common).unwrap();
+    let mut sent = message("m 1");
+    sent.envelope.source = Some("/shop".to_owned());
+    webhook.send(&of(sent)).await.unwrap();
+    let received = &receiver.received()[0];
+    for (name, value) in [
+        ("ce-specversion", "1.0"),
+        ("ce-id", "m%201"),
+        ("ce-type", "order.created"),
+        ("ce-source", "/shop"),
+        ("content-type", "application/json"),
+        ("message-type", ""),
+        ("webhook-id", "m%201"),
+    ] {
+        assert_eq!(received.header(name), value, "{name}");
+    }
+    assert_eq!(received.text(), "{\"sku\":\"A-1\"}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Standard output: the native form of each message, one JSON object a line, written whole.
+//! Standard output: the native form of each message (or its CloudEvents JSON), an object a line, written whole.
 //!
 //! A message is acknowledged when its line was written and flushed. Writing blocks while nobody reads, so a
 //! thread does it: whatever waits by then is written at once.
@@ -14,12 +14,13 @@ use tokio::sync::{mpsc, oneshot};
 use super::registry::Kind;
 use super::{Ack, Common, ConfigError, Context, Shared, Transport};
 use crate::domain::delivery::{Delivery, Failure, Fault, Format};
-use crate::domain::native;
+use crate::domain::{cloudevents, native};
 
 /// How many lines may wait, and are written at once.
 const WAITING: usize = 1024;
 
-/// Standard output: one JSON object a line, in the form in which messages are published. It has no settings.
+/// Standard output: one JSON object a line, in the form in which messages are published (`format = "plain"`) or
+/// as events in the CloudEvents JSON format. It has no settings of its own.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {}
@@ -31,18 +32,12 @@ impl Kind for Stdout {
     const NAME: &'static str = "stdout";
     type Config = Config;
 
-    fn check(_: &Config, common: &Common) -> Result<(), ConfigError> {
-        match common.format {
-            Format::Plain => Ok(()),
-            Format::CloudEvents => Err(ConfigError::new(
-                "format",
-                "standard output takes the native form only: leave `format` out, or write `plain`",
-            )),
-        }
+    fn check(_: &Config, _: &Common) -> Result<(), ConfigError> {
+        Ok(())
     }
 
-    fn build(_: &str, _: Config, _: &Common, _: &Context) -> Result<Shared, ConfigError> {
-        let printer = Printer::start(Box::new(io::stdout()))
+    fn build(_: &str, _: Config, common: &Common, _: &Context) -> Result<Shared, ConfigError> {
+        let printer = Printer::start(Box::new(io::stdout()), common.format)
             .map_err(|error| ConfigError::new("transport", format!("no thread to write with: {error}")))?;
         Ok(Arc::new(printer))
     }
@@ -53,6 +48,7 @@ static WRITING: Mutex<()> = Mutex::new(());
 
 struct Printer {
     lines: mpsc::Sender<Line>,
+    format: Format,
 }
 
 struct Line {
@@ -61,10 +57,10 @@ struct Line {
 }
 
 impl Printer {
-    fn start(out: Box<dyn Write + Send>) -> io::Result<Self> {
+    fn start(out: Box<dyn Write + Send>, format: Format) -> io::Result<Self> {
         let (lines, waiting) = mpsc::channel(WAITING);
         std::thread::Builder::new().name("stdout".into()).spawn(move || write_all(waiting, out))?;
-        Ok(Self { lines })
+        Ok(Self { lines, format })
     }
 }
 
@@ -86,7 +82,10 @@ fn write_all(mut waiting: mpsc::Receiver<Line>, mut out: Box<dyn Write + Send>) 
 #[async_trait]
 impl Transport for Printer {
     async fn send(&self, delivery: &Delivery) -> Result<Ack, Failure> {
-        let mut text = native::to_json(&delivery.message);
+        let mut text = match self.format {
+            Format::Plain => native::to_json(&delivery.message),
+            Format::CloudEvents => cloudevents::to_json(delivery),
+        };
         text.push('\n');
         let (written, done) = oneshot::channel();
         let gone = |_| Failure::new(Fault::Target, "the writer of standard output is gone");
@@ -155,7 +154,7 @@ mod tests {
     #[tokio::test]
     async fn lines_are_whole_and_acknowledged_when_they_are_out() {
         let out = Out::default();
-        let printer = Printer::start(Box::new(out.clone())).unwrap();
+        let printer = Printer::start(Box::new(out.clone()), Format::Plain).unwrap();
         let deliveries: Vec<_> = (0..500)
             .map(|n| delivery(&format!("m{n}"), "application/json", b"{\"a\":\"\\n\xc3\xa9\"}"))
             .collect();
@@ -176,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_that_are_no_json_are_written_as_base64() {
         let out = Out::default();
-        let printer = Printer::start(Box::new(out.clone())).unwrap();
+        let printer = Printer::start(Box::new(out.clone()), Format::Plain).unwrap();
         printer.send(&delivery("m", "image/png", b"\x89PNG\x00")).await.unwrap();
         printer.send(&delivery("m", "application/json", b"{not json")).await.unwrap();
         let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
@@ -200,7 +199,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_went_away_is_the_targets_fault() {
-        let printer = Printer::start(Box::new(Broken)).unwrap();
+        let printer = Printer::start(Box::new(Broken), Format::Plain).unwrap();
         let failure = printer.send(&delivery("m", "text/plain", b"x")).await.unwrap_err();
         assert_eq!(failure.fault, Fault::Target);
     }
@@ -220,7 +219,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_slow_reader_does_not_stop_the_runtime() {
-        let printer = Printer::start(Box::new(Stuck)).unwrap();
+        let printer = Printer::start(Box::new(Stuck), Format::Plain).unwrap();
         let delivery = delivery("m", "text/plain", b"x");
         let mut ticks = tokio::time::interval(Duration::from_millis(10));
         let mut ticked = 0;

@@ -31,10 +31,7 @@ impl Kind for Webhook {
     const NAME: &'static str = "webhook";
     type Config = Config;
 
-    fn check(config: &Config, common: &Common) -> Result<(), ConfigError> {
-        if common.format == Format::CloudEvents {
-            return Err(ConfigError::new("format", "webhooks take `plain` only in this version"));
-        }
+    fn check(config: &Config, _: &Common) -> Result<(), ConfigError> {
         config.check()
     }
 
@@ -47,6 +44,7 @@ impl Kind for Webhook {
             client,
             config,
             timeout: common.timeout,
+            format: common.format,
             clock: context.clock.clone(),
             random: context.random,
         }))
@@ -57,6 +55,7 @@ struct Sender {
     client: Client,
     config: Config,
     timeout: Duration,
+    format: Format,
     clock: Clock,
     random: Random,
 }

@@ -1,29 +1,38 @@
 //! The headers of a request.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::Sender;
-use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault};
+use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault, Format};
 use crate::domain::standard_webhooks as signing;
-use crate::domain::wire;
+use crate::domain::{cloudevents, wire};
 use crate::transport::trace;
 
 impl Sender {
     /// All headers of the request for `delivery`, its signature included.
     pub(super) fn headers(&self, delivery: &Delivery) -> Result<HeaderMap, Failure> {
-        let mut named = wire::http_headers(delivery);
-        trace::own_span(&mut named, self.random);
+        let named: Vec<(Cow<'_, str>, Cow<'_, str>)> = match self.format {
+            Format::Plain => wire::http_headers(delivery)
+                .into_iter()
+                .map(|(name, value)| (Cow::Borrowed(name), value))
+                .collect(),
+            Format::CloudEvents => cloudevents::http_headers(delivery)
+                .into_iter()
+                .map(|(name, value)| (Cow::Owned(name), Cow::Owned(value)))
+                .collect(),
+        };
         let mut headers = HeaderMap::with_capacity(named.len() + 8);
         for (name, value) in named {
+            let value = trace::own_span(&name, value, self.random);
+            let written = HeaderName::try_from(&*name).ok().zip(HeaderValue::try_from(&*value).ok());
             // Whatever was accepted can be written: if not, the message can never be sent.
-            let unwritable = |_| {
+            let (name, value) = written.ok_or_else(|| {
                 let text = format!("the header `{name}` cannot be written in HTTP");
                 Failure::new(Fault::Message(DeadKind::Refused), text)
-            };
-            let header = HeaderName::try_from(name).map_err(|error| unwritable(error.to_string()))?;
-            let value =
-                HeaderValue::try_from(value.as_ref()).map_err(|error| unwritable(error.to_string()))?;
-            headers.insert(header, value);
+            })?;
+            headers.insert(name, value);
         }
         // The destination's own come last: an operator may fix a header that messages choose.
         let own =
