@@ -10,10 +10,14 @@
 #[path = "all/support/mod.rs"]
 mod support;
 
+#[path = "all/http_serve.rs"]
+mod http_serve;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]
 mod listen;
+#[path = "all/openapi.rs"]
+mod openapi;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
 #[path = "all/webhook.rs"]
