@@ -5,6 +5,7 @@
 
 // What is skipped on a machine without a server is said aloud.
 #![allow(clippy::print_stderr, clippy::print_stdout)]
+#![allow(clippy::unwrap_used)] // a test may
 
 #[path = "all/support/mod.rs"]
 mod support;
@@ -19,3 +20,5 @@ mod listen;
 mod openapi;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
+#[path = "all/webhook.rs"]
+mod webhook;

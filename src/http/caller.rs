@@ -49,6 +49,8 @@ kinds! {
     Publishes = "publish:TYPE", Principal::publishes_anything;
     Reads = "operate:read", Principal::may_read;
     Operates = "operate:write", Principal::may_write;
+    Claims = "claim:SCOPE", Principal::claims_anything;
+    ClaimsOrReads = "claim:SCOPE", |principal| principal.claims_anything() || principal.may_read();
 }
 
 impl<K: Kind> FromRequestParts<App> for Caller<K> {

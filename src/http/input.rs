@@ -3,11 +3,12 @@
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, Method, Uri, header};
+use serde::de::DeserializeOwned;
 
 use super::app::App;
 use super::body;
 use super::problem::{Problem, kinds};
-use crate::domain::media;
+use crate::domain::{json, media};
 
 #[derive(Debug)]
 pub struct Input {
@@ -38,6 +39,25 @@ impl Input {
         }
         let text = value.to_str().map(str::trim);
         text.map(Some).map_err(|_| Problem::malformed_at("header Content-Type", "has to be visible ASCII"))
+    }
+
+    /// A JSON body, read into `T`.
+    ///
+    /// 415 for another content type; 400 with the place, and the line and column, of what cannot be read.
+    pub fn json<T: DeserializeOwned>(&self, max_depth: usize) -> Result<T, Problem> {
+        self.form(&["application/json"])?;
+        if json::is_deeper_than(&self.body, max_depth) {
+            return Err(Problem::malformed(format!(
+                "The body nests objects and arrays deeper than {max_depth} levels."
+            )));
+        }
+        let mut reader = serde_json::Deserializer::from_slice(&self.body);
+        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let pointer = pointer(error.path());
+            Problem::malformed_at(pointer, error.into_inner().to_string())
+        })?;
+        reader.end().map_err(|error| Problem::malformed(format!("The body is not valid JSON: {error}.")))?;
+        Ok(value)
     }
 
     /// The form of the body among `forms` (media types in lower case): the place in `forms`.
@@ -73,6 +93,19 @@ impl Input {
             _ => Ok(form),
         }
     }
+}
+
+/// A path as a JSON Pointer (RFC 6901).
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    path.iter()
+        .map(|segment| match segment {
+            Segment::Seq { index } => format!("/{index}"),
+            Segment::Map { key } | Segment::Enum { variant: key } => format!("/{}", json::escape(key)),
+            // Something that has no name, such as a member whose name is not whole.
+            Segment::Unknown => String::new(),
+        })
+        .collect()
 }
 
 /// The `charset` parameter of a media type, unquoted.
@@ -111,6 +144,34 @@ mod tests {
             assert_eq!(refused.kind(), kinds::UNSUPPORTED_MEDIA_TYPE, "{content_type:?}");
             assert!(refused.detail().contains("application/cloudevents+json"));
         }
+    }
+
+    #[test]
+    fn json_that_cannot_be_read_is_told_with_its_place() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Body {
+            #[serde(rename = "a/b")]
+            list: Vec<u8>,
+        }
+        let read = |body: &'static str| {
+            let mut input = input(Some("application/json"));
+            input.body = Bytes::from(body);
+            input.json::<Body>(3)
+        };
+        assert_eq!(read(r#"{"a/b":[1]}"#).unwrap().list, [1]);
+        for (body, pointer, detail) in [
+            (r#"{"a/b":[1,"x"]}"#, "/a~1b/1", "line 1 column 13"),
+            (r#"{"b":1}"#, "/b", "unknown field `b`"),
+            ("{", "", "EOF"),
+            ("{}", "", "missing field"),
+        ] {
+            let problem = read(body).unwrap_err();
+            assert_eq!(problem.places()[0].pointer, pointer, "{body}");
+            assert!(problem.places()[0].detail.contains(detail), "{:?}", problem.places());
+        }
+        assert!(read(r#"{"a/b":[1]} x"#).unwrap_err().detail().contains("not valid JSON"));
+        assert!(read("[[[[").unwrap_err().detail().contains("deeper than 3"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod accept;
 pub mod app;
 pub mod body;
 pub mod caller;
+mod claims;
 mod docs;
 pub mod edge;
 mod health;

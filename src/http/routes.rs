@@ -6,7 +6,9 @@ use axum::http::Method;
 use axum::routing::{self, MethodFilter, MethodRouter};
 
 use super::app::App;
-use super::{docs, health, messages, metrics, problem, publish, publish_batch, publish_by_type, targets};
+use super::{
+    claims, docs, health, messages, metrics, problem, publish, publish_batch, publish_by_type, targets,
+};
 
 /// An operation that the OpenAPI document describes.
 pub struct Route {
@@ -27,6 +29,11 @@ pub fn operations() -> Vec<Route> {
         get("/v1/targets", targets::list_targets),
         post("/v1/targets/{name}/pause", targets::pause_target),
         post("/v1/targets/{name}/resume", targets::resume_target),
+        post("/v1/claims", claims::take_claim),
+        get("/v1/claims", claims::get_claim),
+        post("/v1/claims/renew", claims::renew_claim),
+        post("/v1/claims/confirm", claims::confirm_claim),
+        post("/v1/claims/release", claims::release_claim),
         get("/healthz", health::get_liveness),
         get("/readyz", health::get_readiness),
         get("/metrics", metrics::get_metrics),

@@ -58,7 +58,10 @@ impl Problem {
     /// 400 `malformed-request` about one place.
     pub fn malformed_at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         let place = Place::new(pointer, detail);
-        let detail = format!("{}: {}", place.pointer, place.detail);
+        let detail = match place.pointer.as_str() {
+            "" => place.detail.clone(),
+            pointer => format!("{pointer}: {}", place.detail),
+        };
         Self::malformed(detail).errors(vec![place])
     }
 
