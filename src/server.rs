@@ -23,8 +23,8 @@ use crate::gateway::{Destinations, Gateway, Parts, Routing, Settings};
 use crate::http::edge::Edge;
 use crate::store::deliveries::Receipt;
 use crate::store::{self, ErrorKind};
-use crate::telemetry::trace::Traces;
 use crate::telemetry::Metrics;
+use crate::telemetry::trace::Traces;
 use crate::{auth, http, transport};
 
 /// How far a lease outlasts the timeout of the attempt under it.
@@ -140,7 +140,11 @@ async fn reload_on(mut hangup: Signal, auth: config::Auth, credentials: Arc<auth
 
 /// Opens the store and brings its schema up to date. What only time can mend (a server that is down) is tried
 /// again in the background; everything else is an error at once.
-async fn open_store(config: &Config, clock: &Clock, stop: &CancellationToken) -> anyhow::Result<store::Shared> {
+async fn open_store(
+    config: &Config,
+    clock: &Clock,
+    stop: &CancellationToken,
+) -> anyhow::Result<store::Shared> {
     let settings = config.stores.get("main").cloned().unwrap_or_default();
     let url = settings.url.expose();
     let options = store::Options {
@@ -175,7 +179,9 @@ async fn migrate_later(store: store::Shared, stop: CancellationToken) {
         }
         match store.migrate().await {
             Ok(applied) => return say_migrated(&applied),
-            Err(error) if error.kind == ErrorKind::Unavailable => tracing::debug!(%error, "the store is not reached"),
+            Err(error) if error.kind == ErrorKind::Unavailable => {
+                tracing::debug!(%error, "the store is not reached")
+            }
             Err(error) => tracing::error!(%error, "the schema could not be brought up to date"),
         }
     }
