@@ -15,12 +15,16 @@ mod support;
 mod field_outbox;
 #[path = "all/field_reports.rs"]
 mod field_reports;
+#[path = "all/http_serve.rs"]
+mod http_serve;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]
 mod listen;
 #[path = "all/neighbours.rs"]
 mod neighbours;
+#[path = "all/openapi.rs"]
+mod openapi;
 #[path = "all/readme.rs"]
 mod readme;
 #[path = "all/scenario_load.rs"]
@@ -31,3 +35,5 @@ mod scenario_outage;
 mod scenario_slow;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
+#[path = "all/webhook.rs"]
+mod webhook;

@@ -331,7 +331,7 @@ async fn the_rows_of_a_slow_transaction_are_not_skipped() {
     let mut slow = connection.begin().await.unwrap();
     sqlx::query(
         "INSERT INTO oncegate.deliveries SELECT (jsonb_populate_record(d, jsonb_build_object(\
-           'id', '01900000-0000-7000-8000-000000000001', 'message_id', 'slow', 'state', 1, 'due_at', now(), \
+           'row_id', '01900000-0000-7000-8000-000000000001', 'message_id', 'slow', 'state', 1, 'due_at', now(), \
            'deliver_at', null))).* FROM oncegate.deliveries d",
     )
     .execute(&mut *slow)

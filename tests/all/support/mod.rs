@@ -7,6 +7,7 @@
 //! - [`load`], [`tables`]: clients that publish in a crowd, and the account of what was lost, duplicated or stuck.
 //! - [`receiver`]: an HTTP server that records what arrives and answers as it is told.
 //! - [`proxy`]: a TCP proxy that delays, cuts, swallows and holds.
+//! - [`deliveries`]: deliveries made by hand, and transports built as a node builds them.
 //! - [`raw`]: HTTP by hand, for requests that no client library would send.
 //! - [`eventually`]: wait for something to become true, with a deadline.
 //! - [`run`]: the run's folder, its guard (no server outlives a run) and its ports.
@@ -23,6 +24,7 @@
 #![allow(dead_code)]
 
 pub mod daemon;
+pub mod deliveries;
 pub mod gateway;
 pub mod load;
 pub mod postgres;
