@@ -67,7 +67,8 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let otlp = config.telemetry.otlp_endpoint.as_ref().map(url::Url::as_str);
     let metrics = Metrics::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
     let traces = Traces::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
-    let messages = Messages::compile(&config).map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?;
+    let messages =
+        Messages::compile(&config).map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?;
     let store = open_store(&config, &clock, &stop).await?;
     let targets = build_targets(&config, &clock, random)?;
     let authenticator =
