@@ -12,9 +12,11 @@ mod check;
 mod document;
 mod env;
 mod errors;
+mod example;
 mod key;
 mod load;
 mod read;
+mod schema;
 #[cfg(test)]
 mod tests;
 
@@ -43,20 +45,20 @@ pub use deduplication::Deduplication;
 pub use destinations::Destination;
 pub use durability::Durability;
 pub use errors::{Errors, Place, Problem};
+pub use example::example;
 pub use history::History;
 pub use idempotency::Idempotency;
 pub use key::Key;
 pub use load::{Backends, DEFAULT_FILE, FILE_VARIABLE, load, process_environment};
 pub use messages::MessageType;
 pub use routes::{Route, Routing};
+pub use schema::schema;
 pub use secret::Secret;
 pub use server::Server;
 pub use stores::Store;
 pub use telemetry::Telemetry;
 pub use value::{ByteSize, Duration};
 
-/// The whole configuration.
-///
 /// Durations are written `500ms`, `30s`, `5m`, `24h`, `30d`, or as ISO 8601 (`PT30S`); sizes `256KiB`, `1MiB`.
 /// A secret is a string, `{ env = "NAME" }` or `{ file = "PATH" }`. Relative paths of files are relative to this
 /// file. Every value can be set from outside as `ONCEGATE__SECTION__KEY`.
