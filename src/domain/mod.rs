@@ -12,6 +12,7 @@ pub mod duration;
 pub mod fields;
 pub mod forms;
 pub mod grant;
+pub mod identity;
 pub mod ids;
 pub mod json;
 pub mod media;
