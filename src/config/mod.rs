@@ -1,11 +1,12 @@
 //! The configuration: a file per section, whose doc comments are its reference.
 //!
 //! The doc comments end up, word for word, in `oncegate config schema` and `oncegate config example`; they are
-//! written for operators. [`load`](load()) reads a file, lays the environment over it, and checks what a type cannot
+//! written for operators. [`load()`] reads a file, lays the environment over it, and checks what a type cannot
 //! say. It reports every mistake with the whole path of its key.
 //!
 //! To add a key: a field with a doc comment, a default in the section's `Default`, and, where a type cannot
-//! say what is wrong with a value, a line in `check`. A key exists only when it works. The settings of a
+//! say what is wrong with a value, a line in `check`; without a default also an example,
+//! `#[schemars(extend("examples" = [...]))]`. A key exists only when it works. The settings of a
 //! transport are declared beside the transport; they come in through [`Backends`].
 
 mod check;
