@@ -13,13 +13,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::config::identity::Messages;
 use crate::config::{self, Config};
 use crate::delivery::{Engine, Options, TargetOptions, breaker};
 use crate::domain::delivery::{Format, Target};
 use crate::domain::fields;
 use crate::domain::routing::{Route, Table};
 use crate::domain::{Clock, Random};
-use crate::gateway::{Destinations, Gateway, Parts, Routing, Settings};
+use crate::gateway::{Destinations, Gateway, Parts, Preparer, Routing, Settings};
 use crate::http::edge::Edge;
 use crate::store::deliveries::Receipt;
 use crate::store::{self, ErrorKind};
@@ -69,6 +70,7 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
     let otlp = config.telemetry.otlp_endpoint.as_ref().map(url::Url::as_str);
     let metrics = Metrics::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
     let traces = Traces::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
+    let messages = Messages::compile(&config).map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?;
     let store = open_store(&config, &clock, &stop).await?;
     let targets = build_targets(&config, &clock, random)?;
     let authenticator =
@@ -92,7 +94,13 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
     let gateway = Gateway::new(Parts {
         store,
         engine,
-        routing: routing(&config),
+        preparer: Preparer {
+            routing: routing(&config),
+            messages,
+            random,
+            metrics: metrics.clone(),
+            traces: traces.clone(),
+        },
         settings: Settings {
             limits: field_limits(&config),
             claim_window: config.deduplication.window.get(),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
 use super::errors::{Problem, closest};
+use super::identity::Messages;
 use super::key::Key;
 use super::load::Backends;
 use super::messages::Deduplicate;
@@ -341,18 +342,13 @@ impl Found {
     }
 
     fn identity(&mut self, config: &Config) {
+        if let Err(problems) = Messages::compile(config) {
+            self.0.extend(problems);
+        }
         for (name, message) in &config.messages {
             let key = Key::of(["messages", name]);
             if !matches!(name.parse(), Ok(Pattern::Exact(_))) {
                 self.add(key.clone(), "names one type exactly; patterns stand in routes, rules and policies");
-            }
-            if let Some(path) = &message.schema
-                && let Err(error) = std::fs::metadata(path)
-            {
-                self.add(
-                    key.name("schema"),
-                    format!("the file `{}` cannot be read: {error}", path.display()),
-                );
             }
             if message.deduplication_identity.as_deref() == Some("") {
                 self.add(key.name("deduplication_identity"), "is empty: leave it out");

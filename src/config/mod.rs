@@ -27,6 +27,7 @@ pub mod destinations;
 pub mod durability;
 pub mod history;
 pub mod idempotency;
+pub mod identity;
 pub mod messages;
 pub mod routes;
 pub mod secret;
