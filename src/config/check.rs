@@ -365,7 +365,7 @@ impl Found {
             let key = key.name("rules").index(index);
             match (&rule.template, &rule.members_named) {
                 (Some(_), Some(_)) => {
-                    self.add(key.name("members_named"), "stands instead of `template`: keep one of them")
+                    self.add(key.name("members_named"), "stands instead of `template`: keep one of them");
                 }
                 (None, None) => self.add(key.clone(), "needs `template` or `members_named`"),
                 (Some(_), None) if rule.types.is_none() => {

@@ -8,7 +8,7 @@ use super::key::Key;
 use super::messages::{Deduplicate, IdempotencyKey, OnDuplicate, Scope};
 use super::{Config, Duration};
 use crate::domain::identity::{
-    By, Enforcement, Identity, Options, Origin, OnDuplicate as Answered, PolicyOptions, RuleOptions,
+    By, Enforcement, Identity, OnDuplicate as Answered, Options, Origin, PolicyOptions, RuleOptions,
     Scope as Within, TypeOptions,
 };
 use crate::domain::schema::Schema;
@@ -46,7 +46,9 @@ impl Messages {
         let identity = match Identity::compile(&options(config, &schemas)) {
             Ok(identity) => identity,
             Err(errors) => {
-                problems.extend(errors.into_iter().map(|error| Problem::new(key(&error.origin, config), error.detail)));
+                problems.extend(
+                    errors.into_iter().map(|error| Problem::new(key(&error.origin, config), error.detail)),
+                );
                 Identity::default()
             }
         };
@@ -54,8 +56,12 @@ impl Messages {
             return Err(problems);
         }
         let needs_key = |message: &super::MessageType| message.idempotency == IdempotencyKey::Required;
-        let key_required =
-            config.messages.iter().filter(|(_, message)| needs_key(message)).map(|(kind, _)| kind.clone()).collect();
+        let key_required = config
+            .messages
+            .iter()
+            .filter(|(_, message)| needs_key(message))
+            .map(|(kind, _)| kind.clone())
+            .collect();
         Ok(Self { identity, schemas, key_required })
     }
 }
@@ -111,7 +117,8 @@ fn key(origin: &Origin, config: &Config) -> Key {
     match origin {
         Origin::Rule(place) => {
             let rule = Key::of(["deduplication", "rules"]).index(*place);
-            let by_template = config.deduplication.rules.get(*place).is_some_and(|rule| rule.template.is_some());
+            let by_template =
+                config.deduplication.rules.get(*place).is_some_and(|rule| rule.template.is_some());
             rule.name(if by_template { "template" } else { "members_named" })
         }
         Origin::Type(kind) => Key::of(["messages", kind, "deduplication_identity"]),

@@ -6,6 +6,7 @@
 mod answer;
 pub mod claims;
 pub mod error;
+pub mod explain;
 mod prepare;
 pub mod publish;
 pub mod readiness;

@@ -72,7 +72,10 @@ impl Preparer {
         let principal = by.principal;
         if draft.destinations.is_none() && !principal.may_publish(&draft.kind) {
             return Err(Error::Forbidden {
-                detail: format!("Publishing messages of type `{0}` needs the grant `publish:{0}`.", draft.kind),
+                detail: format!(
+                    "Publishing messages of type `{0}` needs the grant `publish:{0}`.",
+                    draft.kind
+                ),
             });
         }
         if by.idempotency_key.is_none() && self.messages.key_required.contains(&draft.kind) {
@@ -80,13 +83,7 @@ impl Preparer {
                 detail: format!("Messages of type `{}` need an `Idempotency-Key` header.", draft.kind),
             });
         }
-        if let Some(schema) = self.messages.schemas.get(&draft.kind) {
-            // Where the data stands in the body is known to the form; its own places begin at its root.
-            schema.check(&draft.body, "").map_err(|errors| Error::SchemaViolation {
-                detail: format!("The data violates the schema of `{}`; `errors` lists where.", draft.kind),
-                errors,
-            })?;
-        }
+        self.check_schema(&draft)?;
         let targets = self.routing.targets(principal, &draft)?;
         if targets.is_empty() {
             self.metrics.unroutable();
@@ -124,11 +121,22 @@ impl Preparer {
             deduplication_source: source,
             targets: targets.clone(),
             deliver_at: deliver_at.filter(|at| *at > now),
-            on_duplicate: enforcement.map_or(OnDuplicate::Acknowledge, |enforcement| enforcement.on_duplicate),
+            on_duplicate: enforcement
+                .map_or(OnDuplicate::Acknowledge, |enforcement| enforcement.on_duplicate),
         };
         let rows = targets.into_iter().map(|target| NewDelivery { target, hold: None }).collect();
         let stored = accept::Message { row_id, message, claim, same_as: None, targets: rows };
         Ok(Prepared { element, stored })
+    }
+
+    /// Checks the data against the schema of its type, where it has one. Where the data stands in the request's
+    /// body is known to the form only; the places begin at the data's root.
+    pub(super) fn check_schema(&self, draft: &Draft) -> Result<()> {
+        let Some(schema) = self.messages.schemas.get(&draft.kind) else { return Ok(()) };
+        schema.check(&draft.body, "").map_err(|errors| Error::SchemaViolation {
+            detail: format!("The data violates the schema of `{}`; `errors` lists where.", draft.kind),
+            errors,
+        })
     }
 
     /// The deduplication id of a draft, if it has one.
@@ -158,7 +166,12 @@ fn work_claim(
         });
     };
     let work = enforcement.work_key(&principal.tenant, kind, &derived.id);
-    Ok(Some(WorkClaim { key: work.key, scope: work.scope, id: derived.id.clone(), window: enforcement.window }))
+    Ok(Some(WorkClaim {
+        key: work.key,
+        scope: work.scope,
+        id: derived.id.clone(),
+        window: enforcement.window,
+    }))
 }
 
 /// `now + delay`; what lies beyond the calendar is refused at the edge.
