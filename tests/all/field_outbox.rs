@@ -147,7 +147,7 @@ async fn a_row_that_cannot_be_read_is_a_dead_letter_with_its_bytes() {
         gateway.publish(json!({"id": "torn", "type": "t", "data": "the bytes", "delay": "1s"})).await;
     assert_eq!(status, 202);
     let mut connection = tables.connect().await;
-    sqlx::query("UPDATE oncegate.deliveries SET envelope = '[\"no envelope\"]'")
+    sqlx::query("UPDATE oncegate.deliveries SET envelope = '\"no envelope\"'")
         .execute(&mut connection)
         .await
         .unwrap();
