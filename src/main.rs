@@ -1,7 +1,1 @@
-//! The program: see `oncegate --help`.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    oncegate::cli::main()
-}
+fn main() {}

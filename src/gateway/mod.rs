@@ -6,8 +6,6 @@
 mod answer;
 pub mod claims;
 pub mod error;
-pub mod explain;
-mod prepare;
 pub mod publish;
 pub mod readiness;
 mod routing;
@@ -18,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::{Error, Place, Result};
-pub use prepare::Preparer;
 pub use routing::{Destinations, Routing};
 
 use crate::delivery::Engine;
@@ -33,7 +30,7 @@ pub struct Gateway {
     pub(crate) store: store::Shared,
     pub(crate) acceptor: Acceptor,
     pub(crate) engine: Engine,
-    pub(crate) preparer: Preparer,
+    pub(crate) routing: Routing,
     pub(crate) settings: Settings,
     pub(crate) clock: Clock,
     pub(crate) random: Random,
@@ -56,7 +53,7 @@ pub struct Settings {
 pub struct Parts {
     pub store: store::Shared,
     pub engine: Engine,
-    pub preparer: Preparer,
+    pub routing: Routing,
     pub settings: Settings,
     pub clock: Clock,
     pub random: Random,
@@ -71,7 +68,7 @@ impl Gateway {
             acceptor,
             store: parts.store,
             engine: parts.engine,
-            preparer: parts.preparer,
+            routing: parts.routing,
             settings: parts.settings,
             clock: parts.clock,
             random: parts.random,

@@ -83,6 +83,3 @@ fn unknown(url: &str) -> Error {
     // The URL itself may hold a password.
     Error::new(ErrorKind::Internal, format!("no store engine for the scheme `{}`", scheme(url)))
 }
-
-/// The schemes that [`open`] knows.
-pub const SCHEMES: [&str; 3] = ["sqlite", "postgres", "postgresql"];
