@@ -83,3 +83,6 @@ fn unknown(url: &str) -> Error {
     // The URL itself may hold a password.
     Error::new(ErrorKind::Internal, format!("no store engine for the scheme `{}`", scheme(url)))
 }
+
+/// The schemes that [`open`] knows.
+pub const SCHEMES: [&str; 3] = ["sqlite", "postgres", "postgresql"];
