@@ -10,8 +10,14 @@
 #[path = "all/support/mod.rs"]
 mod support;
 
+#[path = "all/http_errors.rs"]
+mod http_errors;
+#[path = "all/http_publish.rs"]
+mod http_publish;
 #[path = "all/http_serve.rs"]
 mod http_serve;
+#[path = "all/http_unauthorized.rs"]
+mod http_unauthorized;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]

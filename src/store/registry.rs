@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Error, ErrorKind, Result, Shared};
+use super::{Error, ErrorKind, Result, Shared, postgres};
 use crate::domain::Clock;
 
 /// What opening a store needs beside its URL. An engine ignores what does not concern it.
@@ -48,8 +48,10 @@ pub enum Pooler {
 /// # Errors
 /// [`ErrorKind::Internal`] for a URL that no engine reads (configuration checks it first with [`scheme`]).
 pub async fn open(url: &str, options: &Options) -> Result<Shared> {
-    let _ = options;
-    Err(unknown(url))
+    match scheme(url) {
+        "postgres" | "postgresql" => postgres::open(url, options),
+        _ => Err(unknown(url)),
+    }
 }
 
 /// The migrations of the engine that `url` names, in order, as (name, SQL), for those who migrate by hand.
@@ -57,7 +59,19 @@ pub async fn open(url: &str, options: &Options) -> Result<Shared> {
 /// # Errors
 /// [`ErrorKind::Internal`] for a URL that no engine reads.
 pub fn migration_sql(url: &str) -> Result<Vec<(&'static str, &'static str)>> {
-    Err(unknown(url))
+    match scheme(url) {
+        "postgres" | "postgresql" => Ok(postgres::migration_sql()),
+        _ => Err(unknown(url)),
+    }
+}
+
+/// Every statement of the engine that `url` names, by name. For tests, which prepare and explain them.
+#[doc(hidden)]
+pub fn statements(url: &str) -> &'static [(&'static str, &'static str)] {
+    match scheme(url) {
+        "postgres" | "postgresql" => postgres::STATEMENTS,
+        _ => &[],
+    }
 }
 
 /// The URL's scheme. Both `sqlite:PATH` and `sqlite://PATH` are in use.
@@ -69,3 +83,6 @@ fn unknown(url: &str) -> Error {
     // The URL itself may hold a password.
     Error::new(ErrorKind::Internal, format!("no store engine for the scheme `{}`", scheme(url)))
 }
+
+/// The schemes that [`open`] knows.
+pub const SCHEMES: [&str; 3] = ["sqlite", "postgres", "postgresql"];
