@@ -15,8 +15,14 @@ mod support;
 mod field_outbox;
 #[path = "all/field_reports.rs"]
 mod field_reports;
+#[path = "all/http_errors.rs"]
+mod http_errors;
+#[path = "all/http_publish.rs"]
+mod http_publish;
 #[path = "all/http_serve.rs"]
 mod http_serve;
+#[path = "all/http_unauthorized.rs"]
+mod http_unauthorized;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]
@@ -33,6 +39,8 @@ mod scenario_load;
 mod scenario_outage;
 #[path = "all/scenario_slow.rs"]
 mod scenario_slow;
+#[path = "all/rabbitmq.rs"]
+mod rabbitmq;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
 #[path = "all/webhook.rs"]

@@ -21,7 +21,7 @@ use super::{missing, run};
 /// It takes several seconds on an idle machine.
 const START_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Larger messages are refused.
+/// Larger messages are refused by the shared broker.
 pub const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
 /// A broker of our own. Dropping a private one kills it; the shared one lives until the run ends.
@@ -59,7 +59,8 @@ pub async fn shared() -> Option<RabbitMq> {
             _epmd: None,
         });
     }
-    let broker = RabbitMq::launch(dir, Life::Run).await?;
+    let conf = format!("max_message_size = {MAX_MESSAGE_BYTES}\n");
+    let broker = RabbitMq::launch(dir, Life::Run, &conf).await?;
     fs::write(run::dir().join("rabbitmq.port"), broker.port.to_string())
         .expect("note the shared broker's port");
     Some(broker)
@@ -67,19 +68,23 @@ pub async fn shared() -> Option<RabbitMq> {
 
 /// A broker for this test alone. `None`: skip the test.
 pub async fn private() -> Option<RabbitMq> {
-    RabbitMq::launch(run::fresh_dir("rabbitmq"), Life::Handle).await
+    private_with("").await
+}
+
+/// As [`private`], with these lines in its configuration.
+pub async fn private_with(conf: &str) -> Option<RabbitMq> {
+    RabbitMq::launch(run::fresh_dir("rabbitmq"), Life::Handle, conf).await
 }
 
 impl RabbitMq {
-    async fn launch(dir: PathBuf, life: Life) -> Option<Self> {
+    async fn launch(dir: PathBuf, life: Life, conf: &str) -> Option<Self> {
         let program = program()?;
         let Some(epmd) = daemon::find("epmd", &[]) else { return missing("Erlang's epmd") };
         fs::create_dir_all(dir.join("home")).expect("make the broker's folder");
         let (port, ports) = (run::free_port(), Ports { epmd: run::free_port(), dist: run::free_port() });
         let conf = format!(
             "listeners.tcp.1 = 127.0.0.1:{port}\ndisk_free_limit.absolute = 50MB\n\
-             vm_memory_high_watermark.absolute = 1GB\nlog.console = false\n\
-             max_message_size = {MAX_MESSAGE_BYTES}\n"
+             vm_memory_high_watermark.absolute = 1GB\nlog.console = false\n{conf}"
         );
         fs::write(dir.join("rabbitmq.conf"), conf).expect("configure the broker");
         fs::write(dir.join("plugins"), "[].\n").expect("configure the broker's plugins");
