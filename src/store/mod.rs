@@ -14,6 +14,7 @@ pub mod deliveries;
 pub mod error;
 pub mod group;
 pub mod registry;
+mod sqlite;
 pub mod status;
 
 use std::sync::Arc;

@@ -48,8 +48,10 @@ pub enum Pooler {
 /// # Errors
 /// [`ErrorKind::Internal`] for a URL that no engine reads (configuration checks it first with [`scheme`]).
 pub async fn open(url: &str, options: &Options) -> Result<Shared> {
-    let _ = options;
-    Err(unknown(url))
+    match scheme(url) {
+        "sqlite" => super::sqlite::open(url, options).await,
+        _ => Err(unknown(url)),
+    }
 }
 
 /// The migrations of the engine that `url` names, in order, as (name, SQL), for those who migrate by hand.
@@ -57,7 +59,10 @@ pub async fn open(url: &str, options: &Options) -> Result<Shared> {
 /// # Errors
 /// [`ErrorKind::Internal`] for a URL that no engine reads.
 pub fn migration_sql(url: &str) -> Result<Vec<(&'static str, &'static str)>> {
-    Err(unknown(url))
+    match scheme(url) {
+        "sqlite" => Ok(super::sqlite::migration_sql()),
+        _ => Err(unknown(url)),
+    }
 }
 
 /// The URL's scheme. Both `sqlite:PATH` and `sqlite://PATH` are in use.
