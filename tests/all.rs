@@ -13,5 +13,7 @@ mod support;
 mod layering;
 #[path = "all/listen.rs"]
 mod listen;
+#[path = "all/store_conformance.rs"]
+mod store_conformance;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
