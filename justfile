@@ -24,3 +24,7 @@ listen PORT='9000':
 # The API's documentation of the code.
 doc:
     cargo doc --no-deps --open
+
+# Writes openapi/openapi.json anew.
+openapi:
+    ONCEGATE_WRITE_OPENAPI=1 cargo test --test all openapi::the_committed

@@ -1,1 +1,267 @@
 //! Wiring, start and drain of a node.
+//!
+//! Start: the store is opened (and migrated), destinations are built, deliveries begin, then the port opens.
+//! A server store that is down delays nothing: requests are answered 503 until it is there, and so is
+//! `/readyz`. Stop, on SIGTERM or SIGINT: the port closes, requests that have begun end, what is held in
+//! memory is given back, attempts under way end within `server.drain_timeout`, what they came to is stored.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{self, Config};
+use crate::delivery::{Engine, Options, TargetOptions, breaker};
+use crate::domain::delivery::{Format, Target};
+use crate::domain::fields;
+use crate::domain::routing::{Route, Table};
+use crate::domain::{Clock, Random};
+use crate::gateway::{Destinations, Gateway, Parts, Routing, Settings};
+use crate::http::edge::Edge;
+use crate::store::deliveries::Receipt;
+use crate::store::{self, ErrorKind};
+use crate::telemetry::Metrics;
+use crate::telemetry::trace::Traces;
+use crate::{auth, http, transport};
+
+/// How far a lease outlasts the timeout of the attempt under it.
+const LEASE_MARGIN: Duration = Duration::from_secs(5);
+
+/// Runs a node until SIGTERM or SIGINT; a second one ends it at once. SIGHUP reads secrets and key sets again.
+///
+/// # Errors
+/// What keeps it from starting.
+pub async fn run_until_signalled(config: Config) -> anyhow::Result<()> {
+    let stop = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let asked = stop.clone();
+    tokio::spawn(async move {
+        for first in [true, false] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if !first {
+                tracing::warn!("told to stop a second time: ending at once; leases will end by themselves");
+                std::process::exit(1);
+            }
+            tracing::info!("told to stop: draining");
+            asked.cancel();
+        }
+    });
+    run(config, stop).await
+}
+
+/// Runs a node until `stop`, then drains it.
+///
+/// # Errors
+/// What keeps it from starting.
+pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+    let clock = Clock::system();
+    let random = Random;
+    let otlp = config.telemetry.otlp_endpoint.as_ref().map(url::Url::as_str);
+    let metrics = Metrics::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
+    let traces = Traces::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
+    let store = open_store(&config, &clock, &stop).await?;
+    let targets = build_targets(&config, &clock, random)?;
+    let authenticator =
+        Arc::new(auth::Credentials::new(&config.auth, clock.clone()).context("auth.jwt: no HTTP client")?);
+    let hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(reload_on(hangup, config.auth.clone(), Arc::clone(&authenticator)));
+    // Bound before anything is taken from the store: a port that is in use is found at once.
+    let listener = TcpListener::bind(config.server.listen)
+        .await
+        .with_context(|| format!("server.listen: cannot listen on {}", config.server.listen))?;
+    let address = listener.local_addr()?;
+
+    let engine = Engine::start(
+        Arc::clone(&store),
+        targets,
+        engine_options(&config),
+        clock.clone(),
+        random,
+        metrics.clone(),
+    );
+    let gateway = Gateway::new(Parts {
+        store,
+        engine,
+        routing: routing(&config),
+        settings: Settings {
+            limits: field_limits(&config),
+            claim_window: config.deduplication.window.get(),
+            idempotency_window: config.idempotency.window.get(),
+        },
+        clock: clock.clone(),
+        random,
+        metrics,
+        traces,
+    });
+    let app = http::app::App {
+        gateway: Arc::clone(&gateway),
+        authenticator,
+        limits: http::Limits {
+            body_bytes: config.server.limits.body.bytes(),
+            body_timeout: config.server.limits.body_timeout.get(),
+        },
+    };
+    let edge = Edge::new(http::router(app), clock.clone(), random);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "listening on http://{address}");
+    let started = clock.monotonic();
+    let limits = http::serve::Limits {
+        connections: config.server.limits.connections as usize,
+        header_timeout: config.server.limits.header_timeout.get(),
+    };
+    let deadline = config.server.drain_timeout.get();
+    let cut_off = http::serve::serve(listener, edge, limits, stop.clone(), deadline).await;
+    if cut_off > 0 {
+        tracing::warn!(connections = cut_off, "requests were still running at the deadline and were cut off");
+    }
+    tracing::debug!(up_for = ?clock.monotonic().saturating_duration_since(started), "no more requests; draining");
+    gateway.drain(deadline).await;
+    tracing::info!("drained");
+    Ok(())
+}
+
+async fn reload_on(mut hangup: Signal, auth: config::Auth, credentials: Arc<auth::Credentials>) {
+    while hangup.recv().await.is_some() {
+        for problem in config::secret::reload_all() {
+            tracing::warn!(%problem, "a secret could not be read again; the one before stays");
+        }
+        match credentials.reload(&auth) {
+            Ok(()) => tracing::info!("read secrets and key sets again"),
+            Err(error) => tracing::warn!(%error, "the key sets could not be read again; those before stay"),
+        }
+    }
+}
+
+/// Opens the store and brings its schema up to date. What only time can mend (a server that is down) is tried
+/// again in the background; everything else is an error at once.
+async fn open_store(
+    config: &Config,
+    clock: &Clock,
+    stop: &CancellationToken,
+) -> anyhow::Result<store::Shared> {
+    let settings = config.stores.get("main").cloned().unwrap_or_default();
+    let url = settings.url.expose();
+    let options = store::Options {
+        pooler: match settings.pooler {
+            config::stores::Pooler::None => store::Pooler::None,
+            config::stores::Pooler::Transaction => store::Pooler::Transaction,
+        },
+        max_connections: settings.max_connections,
+        clock: clock.clone(),
+        ..store::Options::default()
+    };
+    let store = store::open(&url, &options).await.context("stores.main.url")?;
+    if !settings.migrate {
+        return Ok(store);
+    }
+    match store.migrate().await {
+        Ok(applied) => say_migrated(&applied),
+        Err(error) if error.kind == ErrorKind::Unavailable && store.engine() != "sqlite" => {
+            tracing::warn!(%error, "the store is not reached; starting all the same, requests are answered 503 until it is");
+            tokio::spawn(migrate_later(Arc::clone(&store), stop.clone()));
+        }
+        Err(error) => return Err(error).context("stores.main: the schema could not be brought up to date"),
+    }
+    Ok(store)
+}
+
+async fn migrate_later(store: store::Shared, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        }
+        match store.migrate().await {
+            Ok(applied) => return say_migrated(&applied),
+            Err(error) if error.kind == ErrorKind::Unavailable => {
+                tracing::debug!(%error, "the store is not reached")
+            }
+            Err(error) => tracing::error!(%error, "the schema could not be brought up to date"),
+        }
+    }
+}
+
+fn say_migrated(applied: &[String]) {
+    for name in applied {
+        tracing::info!(migration = %name, "migrated the store");
+    }
+}
+
+fn build_targets(config: &Config, clock: &Clock, random: Random) -> anyhow::Result<Vec<TargetOptions>> {
+    let proxies = transport::guard::Proxies::from_env().map_err(anyhow::Error::msg)?;
+    let context = transport::Context { clock: clock.clone(), random, proxies };
+    let stale = config.durability.outbox_stale_time.get();
+    config
+        .destinations
+        .iter()
+        .map(|(name, destination)| {
+            let timeout = destination.timeout.get();
+            let common = transport::Common {
+                timeout,
+                format: match destination.format {
+                    config::destinations::Format::Plain => Format::Plain,
+                    config::destinations::Format::CloudEvents => Format::CloudEvents,
+                },
+                max_in_flight: destination.max_in_flight.map(|count| count as usize),
+            };
+            let settings = destination.settings.clone();
+            let transport =
+                transport::registry::build(name, &destination.transport, settings, &common, &context)
+                    .map_err(|error| anyhow::anyhow!("destinations.{name}.{}: {}", error.key, error.text))?;
+            Ok(TargetOptions {
+                target: Target::destination(name),
+                timeout,
+                lease: stale.max(timeout + LEASE_MARGIN),
+                max_in_flight: common.max_in_flight.unwrap_or_else(|| transport.default_in_flight()),
+                retry: destination.retry.into(),
+                breaker: breaker::Settings {
+                    failures: destination.breaker.failures,
+                    open: destination.breaker.open.get(),
+                },
+                paused: destination.paused,
+                transport,
+            })
+        })
+        .collect()
+}
+
+fn engine_options(config: &Config) -> Options {
+    Options {
+        purge_every: config.deduplication.cleanup_interval.get(),
+        retention: store::status::Retention {
+            receipts: config.history.keep.get(),
+            dead_letters: config.durability.keep_dead_letters.get(),
+        },
+        receipt: if config.history.keep.get().is_zero() { Receipt::Drop } else { Receipt::Keep },
+        ..Options::default()
+    }
+}
+
+fn routing(config: &Config) -> Routing {
+    let routes = config
+        .routes
+        .iter()
+        .map(|route| Route { types: route.types.clone(), targets: route.destinations.clone() })
+        .collect();
+    Routing {
+        table: Table::new(routes),
+        destinations: Destinations::new(config.destinations.keys().map(String::as_str)),
+        unroutable: config.routing.unroutable,
+    }
+}
+
+fn field_limits(config: &Config) -> fields::Limits {
+    let limits = &config.server.limits;
+    fields::Limits {
+        json_depth: usize::from(limits.json_depth),
+        batch: limits.batch as usize,
+        deliver_horizon: Some(limits.deliver_horizon.get()),
+        ..fields::Limits::default()
+    }
+}

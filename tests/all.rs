@@ -5,15 +5,22 @@
 
 // What is skipped on a machine without a server is said aloud.
 #![allow(clippy::print_stderr, clippy::print_stdout)]
+#![allow(clippy::unwrap_used)] // a test may
 
 #[path = "all/support/mod.rs"]
 mod support;
 
+#[path = "all/http_serve.rs"]
+mod http_serve;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]
 mod listen;
+#[path = "all/openapi.rs"]
+mod openapi;
 #[path = "all/store_conformance.rs"]
 mod store_conformance;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
+#[path = "all/webhook.rs"]
+mod webhook;

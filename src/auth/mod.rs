@@ -1,12 +1,20 @@
 //! Who calls, and what they may do. Decided from the request's head, before its body is read.
+//!
+//! [`Credentials`] holds what the configuration accepts: API keys (`keys`) and tokens of an identity provider
+//! (`token`, whose keys come from `jwks`). What a caller may do is read off its [`Principal`].
 
+mod credentials;
+mod jwks;
+mod keys;
 mod principal;
+mod token;
 
 use async_trait::async_trait;
 use http::HeaderMap;
 
 pub use crate::domain::grant::Grant;
-pub use principal::Principal;
+pub use credentials::Credentials;
+pub use principal::{Principal, Via};
 
 /// Recognises callers by a request's headers.
 #[async_trait]

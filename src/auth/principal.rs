@@ -11,6 +11,19 @@ pub struct Principal {
     /// Empty: none.
     pub tenant: String,
     pub grants: Vec<Grant>,
+    /// How the caller proved to be this one.
+    pub via: Via,
+}
+
+/// How a caller proved who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// Not at all.
+    Nothing,
+    /// An API key.
+    Key,
+    /// A token of the identity provider.
+    Token,
 }
 
 impl Principal {
@@ -25,7 +38,18 @@ impl Principal {
             Grant::Claim(all()),
             Grant::Operate,
         ];
-        Self { name: "anonymous".into(), tenant: String::new(), grants }
+        Self { name: "anonymous".into(), tenant: String::new(), grants, via: Via::Nothing }
+    }
+
+    /// Who this is, whatever names others have: an API key `shop` and a token's `sub` of the same name are two.
+    /// Stable over the rotation of secrets.
+    pub fn identity(&self) -> String {
+        let via = match self.via {
+            Via::Nothing => "nobody",
+            Via::Key => "key",
+            Via::Token => "token",
+        };
+        format!("{via}:{}", self.name)
     }
 
     fn has(&self, allows: impl Fn(&Grant) -> bool) -> bool {
@@ -79,7 +103,7 @@ mod tests {
 
     fn with(grants: &[&str]) -> Principal {
         let grants = grants.iter().map(|grant| grant.parse().unwrap()).collect();
-        Principal { name: "shop".into(), tenant: String::new(), grants }
+        Principal { name: "shop".into(), tenant: String::new(), grants, via: Via::Key }
     }
 
     #[test]
@@ -94,6 +118,13 @@ mod tests {
         assert!(with(&["operate:read"]).may_read() && !with(&["operate:read"]).may_write());
         assert!(with(&["operate"]).may_read() && with(&["operate"]).may_write());
         assert!(with(&["claim:mail.*"]).may_claim("mail.send") && !with(&["claim:mail.*"]).may_claim("sms"));
+    }
+
+    #[test]
+    fn callers_of_one_name_are_not_one_caller() {
+        let key = with(&[]);
+        let token = Principal { via: Via::Token, ..key.clone() };
+        assert_ne!(key.identity(), token.identity());
     }
 
     #[test]

@@ -20,8 +20,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use tokio::net::TcpListener;
 
-use crate::domain::Clock;
 use crate::domain::standard_webhooks::{self as signing, Key};
+use crate::domain::{Clock, duration};
 
 pub use print::{Received, Verdict};
 
@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(200..=599))]
     pub status: u16,
     /// How long to wait before answering, such as `500ms` or `12s`.
-    #[arg(long, default_value = "0s", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "0s", value_parser = duration::parse)]
     pub delay: Duration,
     /// Answer 500 to the first N requests.
     #[arg(long, default_value_t = 0, value_name = "N")]

@@ -23,6 +23,8 @@ use crate::transport::Ack;
 const TAKE: usize = 500;
 /// A target this quick may have the next rows taken while the last are still in flight.
 const QUICK: Duration = Duration::from_millis(200);
+/// When to ask again for rows that are due and locked.
+const LOCKED_ROWS: Duration = Duration::from_millis(250);
 /// The longest error text kept.
 const ERROR_TEXT_CHARS: usize = 2_000;
 
@@ -477,7 +479,9 @@ async fn look(store: store::Shared, take: Take, asked_at: Instant) -> store::Res
     let next = if taken.len() == take.limit as usize {
         Some(Duration::ZERO)
     } else {
-        store.due_in(std::slice::from_ref(&take.target)).await?.into_iter().next().flatten()
+        let next = store.due_in(std::slice::from_ref(&take.target)).await?.into_iter().next().flatten();
+        // Due, yet not to be had: somebody else's transaction holds it.
+        if taken.is_empty() { next.map(|next| next.max(LOCKED_ROWS)) } else { next }
     };
     Ok(Looked { taken, asked_at, token: take.token, next })
 }

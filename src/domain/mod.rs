@@ -6,11 +6,13 @@
 
 pub mod claim;
 pub mod clock;
+pub mod cloudevents;
 pub mod delivery;
 pub mod duration;
 pub mod fields;
 pub mod forms;
 pub mod grant;
+pub mod identity;
 pub mod ids;
 pub mod json;
 pub mod media;

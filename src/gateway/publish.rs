@@ -244,8 +244,8 @@ impl Gateway {
     }
 
     fn request_claim(&self, principal: &Principal, key: &RequestKey) -> accept::RequestClaim {
-        let scope =
-            [principal.tenant.as_str(), principal.name.as_str(), key.method.as_str(), key.path.as_str()];
+        let caller = principal.identity();
+        let scope = [principal.tenant.as_str(), caller.as_str(), key.method.as_str(), key.path.as_str()];
         accept::RequestClaim {
             key: ClaimKey::new(ClaimKind::Request, &scope, &key.key),
             scope: scope.join(" "),

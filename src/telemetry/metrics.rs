@@ -130,7 +130,7 @@ impl Metrics {
     }
 
     pub fn dead(&self, target: &Target, kind: DeadKind, count: u64) {
-        self.inner.dead.add(count, &TargetLabels::new(target).with("kind", kind.as_str()));
+        self.inner.dead.add(count, &TargetLabels::new(target).with("reason", kind.as_str()));
     }
 
     /// The rows of every target, as the store says; targets that are not named any more count 0.

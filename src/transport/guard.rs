@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 use url::{Host, Url};
 
-pub use client::{Client, Proxies};
+pub use client::{Client, Proxies, describe};
 pub use ranges::is_public;
 
 /// Where requests may lead.

@@ -12,6 +12,9 @@
 pub mod guard;
 pub mod registry;
 mod settings;
+mod stdout;
+mod trace;
+mod webhook;
 
 use std::sync::Arc;
 use std::time::Duration;

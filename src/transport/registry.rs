@@ -3,6 +3,8 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 
+use super::stdout::Stdout;
+use super::webhook::Webhook;
 use super::{Common, ConfigError, Context, Shared, settings};
 
 /// One way to reach destinations: how its settings are read, checked and used. Implemented once per folder.
@@ -47,7 +49,7 @@ const fn entry<K: Kind>() -> Entry {
 }
 
 /// The transports, in the order in which the documentation tells of them.
-const TRANSPORTS: &[Entry] = &[];
+const TRANSPORTS: &[Entry] = &[entry::<Stdout>(), entry::<Webhook>()];
 
 /// The names that `transport` takes.
 pub fn names() -> impl Iterator<Item = &'static str> {

@@ -32,7 +32,7 @@ const WIRING: &[&str] = &["server", "cli", "main", "lib"];
 const REGISTRIES: &[&str] = &["store", "transport"];
 
 /// Folders of those rooms that serve every engine.
-const COMMON: &[&str] = &["group"];
+const COMMON: &[&str] = &["group", "guard"];
 
 /// At this length there is a second thing in a file.
 const MAX_LINES: usize = 500;

@@ -61,6 +61,54 @@ macro_rules! conforms {
                     the_window_starts_when_the_message_is_to_be_delivered
                     a_duplicate_tells_where_the_first_stands
                     keys_that_differ_in_a_byte_never_meet;
+                delivering:
+                    rows_are_taken_in_order_of_their_due_time_up_to_the_limit
+                    only_the_targets_own_rows_are_taken
+                    concurrent_takers_get_each_row_once
+                    a_lease_that_ended_is_taken_again_and_counted
+                    what_is_given_back_is_due_at_once_and_was_not_taken
+                    a_row_whose_time_is_over_says_so
+                    how_long_until_rows_are_due
+                    the_backlog_lists_every_target_with_rows;
+                settling:
+                    done_removes_the_row_and_leaves_a_receipt
+                    done_needs_no_token
+                    what_is_gone_is_fenced
+                    a_counted_retry_waits_and_counts
+                    an_uncounted_retry_waits_and_does_not_count
+                    a_retry_is_never_due_after_deliver_by
+                    a_late_owner_is_fenced
+                    a_dead_letter_keeps_everything
+                    a_batch_is_answered_in_order
+                    what_expired_becomes_a_dead_letter
+                    what_is_leased_does_not_expire
+                    expiring_is_bounded;
+                claims:
+                    a_claim_is_granted_once
+                    a_claim_is_renewed_and_confirmed_and_stands_until_its_window_ends
+                    confirming_again_gives_the_same_answer
+                    a_released_claim_is_free
+                    what_is_confirmed_is_not_released
+                    a_lapsed_claim_is_taken_over
+                    a_late_confirm_of_an_old_owner_is_refused
+                    of_twenty_claimants_one_wins
+                    a_claim_that_is_run_again_is_granted_again;
+                status:
+                    a_message_is_followed_through_its_life
+                    a_message_is_told_per_target
+                    what_belongs_to_another_tenant_is_not_there
+                    messages_are_found_by_what_they_are
+                    messages_are_listed_a_page_at_a_time
+                    what_is_scheduled_can_be_cancelled_and_its_identity_is_free
+                    what_is_on_its_way_cannot_be_cancelled
+                    cancelling_leaves_the_claim_of_another_message
+                    a_pause_is_for_all_and_remembered;
+                keeping_house:
+                    what_is_over_is_purged
+                    what_is_not_over_is_kept
+                    purging_is_bounded
+                    many_may_migrate_at_once
+                    a_closed_store_is_unavailable;
             }
         }
     };

@@ -17,6 +17,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
 
+use crate::domain::forms;
 pub use crate::gateway::Place;
 use crate::gateway::{self, Error};
 pub use kinds::Kind;
@@ -57,7 +58,10 @@ impl Problem {
     /// 400 `malformed-request` about one place.
     pub fn malformed_at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         let place = Place::new(pointer, detail);
-        let detail = format!("{}: {}", place.pointer, place.detail);
+        let detail = match place.pointer.as_str() {
+            "" => place.detail.clone(),
+            pointer => format!("{pointer}: {}", place.detail),
+        };
         Self::malformed(detail).errors(vec![place])
     }
 
@@ -89,6 +93,10 @@ impl Problem {
 
     pub fn detail(&self) -> &str {
         &self.0.detail
+    }
+
+    pub fn places(&self) -> &[Place] {
+        &self.0.errors
     }
 
     fn document(&self, request_id: &str) -> Value {
@@ -223,6 +231,20 @@ impl From<gateway::Error> for Problem {
             )
             .retry_after(retry_after),
             Error::Internal => internal(),
+        }
+    }
+}
+
+impl From<forms::Error> for Problem {
+    fn from(error: forms::Error) -> Self {
+        match error {
+            forms::Error::Malformed { detail, places } => Self::malformed(detail).errors(places),
+            forms::Error::TooMany { limit } => Self::new(
+                kinds::TOO_LARGE,
+                format!(
+                    "More than {limit} messages in one batch (`server.limits.batch`). Send several batches."
+                ),
+            ),
         }
     }
 }

@@ -74,6 +74,14 @@ impl Bench {
         store::open(&self.url, &self.options).await.expect("open the store again")
     }
 
+    /// A database in which nothing is yet: its URL, and what to open it with.
+    pub async fn empty_database(&self) -> (String, Options) {
+        let url = match &self.behind {
+            Behind::Sqlite(_) => format!("sqlite:{}", run::fresh_dir("sqlite").join("empty.db").display()),
+        };
+        (url, self.options.clone())
+    }
+
     /// Now, by the database's clock (which other engines share with this machine).
     pub fn now(&self) -> Timestamp {
         self.options.clock.now()

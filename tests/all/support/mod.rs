@@ -6,6 +6,7 @@
 //! - [`gateway`]: the real binary, with its signals.
 //! - [`receiver`]: an HTTP server that records what arrives and answers as it is told.
 //! - [`proxy`]: a TCP proxy that delays, cuts, swallows and holds.
+//! - [`deliveries`]: deliveries made by hand, and transports built as a node builds them.
 //! - [`raw`]: HTTP by hand, for requests that no client library would send.
 //! - [`eventually`]: wait for something to become true, with a deadline.
 //! - [`run`]: the run's folder, its guard (no server outlives a run) and its ports.
@@ -22,6 +23,7 @@
 #![allow(dead_code)]
 
 pub mod daemon;
+pub mod deliveries;
 pub mod gateway;
 pub mod postgres;
 pub mod proxy;

@@ -1,0 +1,75 @@
+//! Who calls, and whether it may call this operation at all: the first argument of every handler under
+//! `/v1`, so that nothing of a request is read or looked up before.
+
+use std::marker::PhantomData;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+
+use super::accept;
+use super::app::App;
+use super::problem::Problem;
+use crate::auth::Principal;
+use crate::gateway::Error;
+
+/// An authenticated caller that has a grant of the kind `K`. Whether it has the grant for the very type,
+/// destination or scope is the use case's to decide.
+#[derive(Debug)]
+pub struct Caller<K> {
+    pub principal: Principal,
+    kind: PhantomData<K>,
+}
+
+/// A kind of grants.
+pub trait Kind {
+    /// How a grant of this kind is written, for people.
+    const GRANT: &'static str;
+    fn held_by(principal: &Principal) -> bool;
+}
+
+macro_rules! kinds {
+    ($($name:ident = $grant:literal, $check:expr;)*) => {
+        $(
+            #[doc = concat!("`", $grant, "`")]
+            #[derive(Debug)]
+            pub enum $name {}
+
+            impl Kind for $name {
+                const GRANT: &'static str = $grant;
+                fn held_by(principal: &Principal) -> bool {
+                    let check: fn(&Principal) -> bool = $check;
+                    check(principal)
+                }
+            }
+        )*
+    };
+}
+
+kinds! {
+    Publishes = "publish:TYPE", Principal::publishes_anything;
+    Reads = "operate:read", Principal::may_read;
+    Operates = "operate:write", Principal::may_write;
+    Claims = "claim:SCOPE", Principal::claims_anything;
+    ClaimsOrReads = "claim:SCOPE", |principal| principal.claims_anything() || principal.may_read();
+}
+
+impl<K: Kind> FromRequestParts<App> for Caller<K> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let principal = app.authenticator.authenticate(&parts.headers).await.map_err(|refused| {
+            tracing::info!(reason = %refused, "a caller was not recognised");
+            Problem::from(Error::Unauthenticated { detail: refused.detail().to_owned() })
+        })?;
+        if !K::held_by(&principal) {
+            let detail = format!(
+                "`{}` has no grant `{}`, which this operation needs. Ask the gateway's operator for it.",
+                principal.name,
+                K::GRANT
+            );
+            return Err(Error::Forbidden { detail }.into());
+        }
+        accept::json(&parts.headers)?;
+        Ok(Self { principal, kind: PhantomData })
+    }
+}

@@ -1,0 +1,66 @@
+//! Every path of the gateway. A test compares this table with the OpenAPI document, both ways.
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::http::Method;
+use axum::routing::{self, MethodFilter, MethodRouter};
+
+use super::app::App;
+use super::{
+    claims, docs, health, messages, metrics, problem, publish, publish_batch, publish_by_type, targets,
+};
+
+/// An operation that the OpenAPI document describes.
+pub struct Route {
+    pub method: Method,
+    pub path: &'static str,
+    endpoint: MethodRouter<App>,
+}
+
+/// The operations of the OpenAPI document.
+pub fn operations() -> Vec<Route> {
+    vec![
+        post("/v1/publish", publish::publish_message),
+        post("/v1/publish/{type}", publish_by_type::publish_message_of_type),
+        post("/v1/publish-batch", publish_batch::publish_batch),
+        get("/v1/messages", messages::list_messages),
+        get("/v1/messages/{id}", messages::get_message),
+        delete("/v1/messages/{id}", messages::cancel_message),
+        get("/v1/targets", targets::list_targets),
+        post("/v1/targets/{name}/pause", targets::pause_target),
+        post("/v1/targets/{name}/resume", targets::resume_target),
+        post("/v1/claims", claims::take_claim),
+        get("/v1/claims", claims::get_claim),
+        post("/v1/claims/renew", claims::renew_claim),
+        post("/v1/claims/confirm", claims::confirm_claim),
+        post("/v1/claims/release", claims::release_claim),
+        get("/healthz", health::get_liveness),
+        get("/readyz", health::get_readiness),
+        get("/metrics", metrics::get_metrics),
+    ]
+}
+
+/// The router, complete.
+pub fn router(app: App) -> Router {
+    let router = operations()
+        .into_iter()
+        .fold(Router::new(), |router, route| router.route(route.path, route.endpoint))
+        .route("/openapi.json", routing::get(docs::openapi_json))
+        .route("/docs", routing::get(docs::to_page))
+        .route("/docs/", routing::get(docs::page))
+        .route("/docs/{*file}", routing::get(docs::file))
+        .route("/problems/{slug}", routing::get(problem::page::problem_page));
+    router.with_state(app)
+}
+
+fn get<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route {
+    Route { method: Method::GET, path, endpoint: routing::on(MethodFilter::GET, handler) }
+}
+
+fn post<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route {
+    Route { method: Method::POST, path, endpoint: routing::on(MethodFilter::POST, handler) }
+}
+
+fn delete<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route {
+    Route { method: Method::DELETE, path, endpoint: routing::on(MethodFilter::DELETE, handler) }
+}
