@@ -12,6 +12,7 @@ pub mod duration;
 pub mod fields;
 pub mod forms;
 pub mod grant;
+pub mod idempotency;
 pub mod identity;
 pub mod ids;
 pub mod json;
@@ -20,6 +21,7 @@ pub mod message;
 pub mod native;
 pub mod retry;
 pub mod routing;
+pub mod schema;
 pub mod standard_webhooks;
 pub mod wire;
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::claims::Claim;
+use super::{Error, ErrorKind, Result};
 use crate::domain::claim::ClaimKey;
 use crate::domain::delivery::Target;
 use crate::domain::{self, Timestamp, Token};
@@ -23,6 +24,46 @@ pub struct Request {
     /// The token of everything this request writes: its claims and its leased rows. Unique per attempt to
     /// accept it; running the same request again after a lost reply uses the same token.
     pub token: Token,
+}
+
+impl Request {
+    /// Whether every engine can store it as it is. A NUL within a text is refused by some and cut off at by
+    /// the readers of others; the edge refuses it as well.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidData`].
+    pub fn check_storable(&self) -> Result<()> {
+        let own = self.claim.iter().flat_map(|claim| [claim.scope.as_str(), claim.id.as_str()]);
+        if own.chain(self.messages.iter().flat_map(Message::texts)).any(|text| text.contains('\0')) {
+            return Err(Error::new(ErrorKind::InvalidData, "a text has a NUL in it"));
+        }
+        Ok(())
+    }
+}
+
+impl Message {
+    /// Everything of it that is stored as a text.
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        let message = &*self.message;
+        let envelope = &message.envelope;
+        let optional = [
+            &message.deduplication_id,
+            &message.partition_key,
+            &message.correlation_id,
+            &envelope.source,
+            &envelope.subject,
+            &envelope.content_type,
+            &envelope.causation_id,
+            &envelope.traceparent,
+            &envelope.tracestate,
+        ];
+        [message.id.as_str(), &message.kind, &message.tenant]
+            .into_iter()
+            .chain(optional.into_iter().flatten().map(String::as_str))
+            .chain(envelope.headers.iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]))
+            .chain(self.claim.iter().flat_map(|claim| [claim.scope.as_str(), claim.id.as_str()]))
+            .chain(self.targets.iter().map(|new| &*new.target.name))
+    }
 }
 
 /// The claim of a request by its idempotency key. Written confirmed, with the answer.

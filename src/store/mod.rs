@@ -13,6 +13,7 @@ pub mod claims;
 pub mod deliveries;
 pub mod error;
 pub mod group;
+mod postgres;
 pub mod registry;
 mod sqlite;
 pub mod status;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Error, ErrorKind, Result, Shared};
+use super::{Error, ErrorKind, Result, Shared, postgres, sqlite};
 use crate::domain::Clock;
 
 /// What opening a store needs beside its URL. An engine ignores what does not concern it.
@@ -49,7 +49,8 @@ pub enum Pooler {
 /// [`ErrorKind::Internal`] for a URL that no engine reads (configuration checks it first with [`scheme`]).
 pub async fn open(url: &str, options: &Options) -> Result<Shared> {
     match scheme(url) {
-        "sqlite" => super::sqlite::open(url, options).await,
+        "sqlite" => sqlite::open(url, options).await,
+        "postgres" | "postgresql" => postgres::open(url, options),
         _ => Err(unknown(url)),
     }
 }
@@ -60,8 +61,18 @@ pub async fn open(url: &str, options: &Options) -> Result<Shared> {
 /// [`ErrorKind::Internal`] for a URL that no engine reads.
 pub fn migration_sql(url: &str) -> Result<Vec<(&'static str, &'static str)>> {
     match scheme(url) {
-        "sqlite" => Ok(super::sqlite::migration_sql()),
+        "sqlite" => Ok(sqlite::migration_sql()),
+        "postgres" | "postgresql" => Ok(postgres::migration_sql()),
         _ => Err(unknown(url)),
+    }
+}
+
+/// Every statement of the engine that `url` names, by name. For tests, which prepare and explain them.
+#[doc(hidden)]
+pub fn statements(url: &str) -> &'static [(&'static str, &'static str)] {
+    match scheme(url) {
+        "postgres" | "postgresql" => postgres::STATEMENTS,
+        _ => &[],
     }
 }
 
@@ -74,3 +85,6 @@ fn unknown(url: &str) -> Error {
     // The URL itself may hold a password.
     Error::new(ErrorKind::Internal, format!("no store engine for the scheme `{}`", scheme(url)))
 }
+
+/// The schemes that [`open`] knows.
+pub const SCHEMES: [&str; 3] = ["sqlite", "postgres", "postgresql"];

@@ -46,6 +46,10 @@ fn weight(message: &crate::store::accept::Message) -> usize {
     (message.message.body.len() + ROW_BYTES) * message.targets.len().max(1)
 }
 
+/// The request did not fit into the queue and is gone; none of its keys is owned.
+#[derive(Debug)]
+pub(super) struct Full;
+
 /// What is queued, and who owns which key.
 #[derive(Debug)]
 pub(super) struct Queue<R> {
@@ -81,11 +85,11 @@ impl<R> Queue<R> {
         !self.ready.is_empty()
     }
 
-    /// Lines a request up, or gives it back when the queue is full.
-    pub fn push(&mut self, mut job: Job<R>) -> Result<(), Job<R>> {
+    /// Lines a request up, unless the queue is full.
+    pub fn push(&mut self, mut job: Job<R>) -> Result<(), Full> {
         let over_bytes = self.queued_bytes + job.bytes > self.limits.queued_bytes && self.len() > 0;
         if self.len() >= self.limits.queued_requests || over_bytes {
-            return Err(job);
+            return Err(Full);
         }
         let number = self.next_number;
         for key in &job.claims {
@@ -155,7 +159,7 @@ mod tests {
     }
 
     fn push(queue: &mut Queue<u32>, name: u32, keys: &[&str]) {
-        queue.push(Job::new(request(keys), name)).map_err(|job| job.reply).unwrap();
+        queue.push(Job::new(request(keys), name)).unwrap();
     }
 
     fn names(group: &[Job<u32>]) -> Vec<u32> {
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_gives_the_request_back_and_owns_none_of_its_keys() {
+    fn a_full_queue_refuses_the_request_and_owns_none_of_its_keys() {
         let mut queue = queue(Limits { queued_requests: 1, ..Limits::default() });
         push(&mut queue, 1, &[]);
         assert!(queue.push(Job::new(request(&["a"]), 2)).is_err());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock};
 
-use sqlx::{Row, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::rows::{Batched, Columns, later, moment};
 use super::{Inner, error};
@@ -152,6 +152,11 @@ fn attempts(counted: Counted) -> i64 {
     }
 }
 
+/// What a target said, without the one character at which readers of a text stop.
+fn storable(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
 async fn retry(connection: &mut SqliteConnection, now: i64, settlement: &Settlement) -> Result<bool> {
     let Settle::Retry { after, counted, error: note } = &settlement.outcome else {
         return Ok(false);
@@ -161,7 +166,7 @@ async fn retry(connection: &mut SqliteConnection, now: i64, settlement: &Settlem
         .bind(now)
         .bind(attempts(*counted))
         .bind(note.kind)
-        .bind(&note.text)
+        .bind(storable(&note.text))
         .bind(settlement.row.id)
         .bind(settlement.row.target_no)
         .bind(settlement.token.0);
@@ -184,16 +189,15 @@ async fn dead(
     let Some(rowid) = query.fetch_optional(&mut *connection).await.map_err(error::of)? else {
         return Ok(false);
     };
-    let why = Why { kind: note.kind.as_str(), text: &note.text, counted: attempts(*counted) };
+    let why = Why { kind: note.kind.as_str(), text: &storable(&note.text), counted: attempts(*counted) };
     bury(connection, rowid, random, now, &why).await?;
     Ok(true)
 }
 
 /// Not those that somebody has leased: they may be on their way.
 const EXPIRED: &str = "
-    SELECT rowid, kind, target FROM oncegate_deliveries
+    SELECT rowid, kind, target, error_text FROM oncegate_deliveries
     WHERE deliver_by <= ?1 AND (state <> 2 OR due_at <= ?1) ORDER BY deliver_by LIMIT ?2";
-const EXPIRED_TEXT: &str = "its deliver-by time passed before it was delivered";
 
 pub(super) async fn expire(store: &Arc<Inner>, limit: u32) -> Result<Vec<(Target, u64)>> {
     let mut reader = store.reader().await?;
@@ -209,9 +213,13 @@ pub(super) async fn expire(store: &Arc<Inner>, limit: u32) -> Result<Vec<(Target
                 let query = sqlx::query(EXPIRED).bind(now).bind(limit);
                 let rows = query.fetch_all(&mut *connection).await.map_err(error::of)?;
                 let mut moved: BTreeMap<Target, u64> = BTreeMap::new();
-                let why = Why { kind: DeadKind::Expired.as_str(), text: EXPIRED_TEXT, counted: 0 };
                 for row in &rows {
-                    bury(connection, row.try_get("rowid").map_err(error::of)?, random, now, &why).await?;
+                    let text = match row.text_opt("error_text")? {
+                        Some(last) => format!("deliver-by has passed; the last error: {last}"),
+                        None => "deliver-by has passed".to_owned(),
+                    };
+                    let why = Why { kind: DeadKind::Expired.as_str(), text: &text, counted: 0 };
+                    bury(connection, row.int("rowid")?, random, now, &why).await?;
                     *moved.entry(row.target()?).or_default() += 1;
                 }
                 Ok(moved.into_iter().collect())

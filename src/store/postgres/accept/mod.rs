@@ -1,0 +1,177 @@
+//! Accepting groups of requests.
+//!
+//! A group is one statement; it commits by itself, unless what it wrote may have to be corrected before
+//! anybody may see it (see [`Planned::needs_transaction`]). This file decides what is tried again: [`write`]
+//! is one try.
+//!
+//! - A lock not had in time, or a deadlock: once more, then one by one, so that only the request whose key
+//!   is held fails ([`ErrorKind::Locked`]).
+//! - Data that cannot be stored: one by one at once.
+//! - The connection was lost: on a new one, for [`RERUN_FOR`]. Ids and tokens are the same, so what was
+//!   stored after all is recognised and not stored twice. After that: [`ErrorKind::OutcomeUnknown`], or
+//!   `Unavailable` where nothing can have been stored.
+//! - A lost claim is gone when it is looked for: by itself, [`TRIES`](super::claims::TRIES) times, then
+//!   `Unavailable`.
+
+mod columns;
+mod outcomes;
+mod write;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use self::write::Earlier;
+use super::Postgres;
+use super::claims::TRIES;
+use super::error::{Class, Fault};
+use crate::domain::Timestamp;
+use crate::store::accept::{Message, MessageOutcome, Outcome, Request};
+use crate::store::{Error, ErrorKind, Result};
+
+pub(super) use columns::{ROWS, ROWS_AND_CLAIMS};
+pub(super) use write::{CORRECT, EVIDENCE, LOSERS, UNDO_CLAIMS, UNDO_ROWS};
+
+/// How long a group whose reply was lost is run again.
+const RERUN_FOR: Duration = Duration::from_secs(5);
+
+/// A request and what is to become of it if it loses no claim.
+struct Planned<'a> {
+    request: &'a Request,
+    outcomes: Vec<MessageOutcome>,
+    /// `None`: refused as it is; only its own claim is looked at.
+    answer: Option<Bytes>,
+}
+
+/// What one try made of a request.
+enum Tried {
+    Done(Outcome),
+    /// It lost a claim that is gone again; nothing of it is stored.
+    Again,
+}
+
+impl<'a> Planned<'a> {
+    fn new(request: &'a Request, now: Timestamp) -> Result<Self> {
+        let outcomes = outcomes::of(request, now, &outcomes::Lost::new())?;
+        let answer = request.answer.render(&outcomes);
+        Ok(Self { request, outcomes, answer })
+    }
+
+    /// The messages to be written: none of a request that is refused, nor those that repeat an earlier one.
+    fn messages(&self) -> impl Iterator<Item = &'a Message> + use<'a> {
+        let messages: &'a [Message] = if self.answer.is_some() { &self.request.messages } else { &[] };
+        messages.iter().filter(|message| message.same_as.is_none())
+    }
+
+    fn has_claims(&self) -> bool {
+        self.request.claim.is_some() || self.messages().any(|message| message.claim.is_some())
+    }
+
+    /// Whether what is written may have to be corrected: the kept answer, because work turned out to be a
+    /// duplicate; or everything, because the answer then refuses.
+    fn needs_transaction(&self) -> bool {
+        match &self.request.claim {
+            Some(_) => self.answer.is_none() || self.messages().any(|message| message.claim.is_some()),
+            None => self.messages().count() > 1 && self.messages().any(|message| message.claim.is_some()),
+        }
+    }
+}
+
+pub(super) async fn accept(store: &Postgres, group: &[Request]) -> Vec<Result<Outcome>> {
+    // What no database takes is refused before it can hold up the others.
+    let mut results: Vec<Option<Result<Outcome>>> =
+        group.iter().map(|request| request.check_storable().err().map(Err)).collect();
+    let good: Vec<&Request> =
+        group.iter().zip(&results).filter(|(_, bad)| bad.is_none()).map(|(request, _)| request).collect();
+    let mut outcomes = if good.is_empty() { Vec::new() } else { accept_good(store, &good).await }.into_iter();
+    for result in results.iter_mut().filter(|result| result.is_none()) {
+        *result = outcomes.next();
+    }
+    let missing = || Err(Error::new(ErrorKind::OutcomeUnknown, "a request of the group has no outcome"));
+    results.into_iter().map(|result| result.unwrap_or_else(missing)).collect()
+}
+
+async fn accept_good(store: &Postgres, group: &[&Request]) -> Vec<Result<Outcome>> {
+    let mut tried = write_or_rerun(store, group).await;
+    if tried.as_ref().is_err_and(|fault| fault.class == Class::Contention) {
+        tried = write_or_rerun(store, group).await;
+    }
+    let mut results = Vec::with_capacity(group.len());
+    match tried {
+        Ok(tried) => {
+            for (request, tried) in group.iter().zip(tried) {
+                results.push(match tried {
+                    Tried::Done(outcome) => Ok(outcome),
+                    Tried::Again => alone(store, request, 1).await.map_err(Error::from),
+                });
+            }
+        }
+        Err(fault) if group.len() > 1 && matches!(fault.class, Class::Contention | Class::Data) => {
+            tracing::debug!(detail = %fault.error.detail, requests = group.len(), "a group is written one by one");
+            let mut down = None;
+            for request in group {
+                // A database that is gone is not asked for each of them.
+                let result = match &down {
+                    Some(error) => Err(Error::clone(error)),
+                    None => alone(store, request, 0).await.map_err(|fault| {
+                        if matches!(fault.class, Class::NotSent | Class::Lost) {
+                            down = Some(Error::new(ErrorKind::Unavailable, fault.error.detail.clone()));
+                        }
+                        fault.error
+                    }),
+                };
+                results.push(result);
+            }
+        }
+        Err(fault) => results.resize_with(group.len(), || Err(fault.error.clone())),
+    }
+    results
+}
+
+/// Writes one request; `tries` is how often it already lost a claim that was gone again.
+async fn alone(store: &Postgres, request: &Request, tries: u32) -> Result<Outcome, Fault> {
+    for _ in tries..TRIES {
+        if let Some(Tried::Done(outcome)) = write_or_rerun(store, &[request]).await?.pop() {
+            return Ok(outcome);
+        }
+    }
+    let detail = "a claim changed hands each time that it was looked for";
+    Err(Fault::new(Class::Other, ErrorKind::Unavailable, detail))
+}
+
+/// Writes a group, again on a new connection where the reply was lost.
+async fn write_or_rerun(store: &Postgres, group: &[&Request]) -> Result<Vec<Tried>, Fault> {
+    let started = Instant::now();
+    let mut earlier = Earlier::None;
+    let mut pause = Duration::from_millis(10);
+    for attempt in 1.. {
+        let mut commits = false;
+        let fault = match write::write(store, group, earlier, &mut commits).await {
+            Ok(tried) => return Ok(tried),
+            Err(fault) => fault,
+        };
+        if commits && fault.class == Class::Lost {
+            earlier = Earlier::MaybeStored;
+        }
+        let maybe_stored = earlier == Earlier::MaybeStored;
+        let again = match fault.class {
+            // Nothing else can have happened to the same group's earlier try.
+            Class::Data => false,
+            _ if maybe_stored => started.elapsed() < RERUN_FOR,
+            // A connection that was dead already, or leads to what is no longer the primary.
+            Class::Lost | Class::ReadOnly => attempt == 1,
+            Class::NotSent | Class::Contention | Class::Other => false,
+        };
+        if again {
+            tracing::debug!(detail = %fault.error.detail, attempt, "a group is run again on a new connection");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        } else if maybe_stored && fault.class != Class::Data {
+            let detail = format!("the reply to a commit was lost: {}", fault.error.detail);
+            return Err(Fault::new(Class::Lost, ErrorKind::OutcomeUnknown, detail));
+        } else {
+            return Err(fault);
+        }
+    }
+    Err(Fault::new(Class::Other, ErrorKind::Internal, "unreachable"))
+}

@@ -1,0 +1,218 @@
+//! PostgreSQL, 13 or later. Schema `oncegate`.
+//!
+//! A file per concern; each statement is a `const` beside the function that runs it. What holds everywhere:
+//!
+//! - The server's `now()` compares; moments that have to be known before a statement are made with
+//!   [`clock`]'s estimate.
+//! - Statements that lock several rows name them in key order.
+//! - Connections carry `lock_timeout`, `idle_in_transaction_session_timeout` and `plan_cache_mode` ([`connect`]),
+//!   so every statement is planned for the tables and arrays that it meets.
+//! - Errors are told apart by SQLSTATE ([`error`]).
+
+mod accept;
+mod claims;
+mod clock;
+mod connect;
+mod deliveries;
+mod error;
+mod floors;
+mod migrate;
+mod pool;
+mod purge;
+mod rows;
+mod settle;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use self::floors::Floors;
+use self::pool::Pool;
+use super::accept::{Outcome, Request};
+use super::claims::{Claim, Claimed, NewClaim};
+use super::deliveries::{Settled, Settlement, Take, Taken};
+use super::status::{
+    Backlog, Cancelled, MessagePage, MessageQuery, MessageStatus, Paused, Purged, Readiness, Retention,
+};
+use super::{Error, ErrorKind, Options, Result, Shared, Store};
+use crate::domain::claim::ClaimKey;
+use crate::domain::delivery::Target;
+use crate::domain::{RowKey, Token};
+
+pub(super) use self::migrate::migration_sql;
+
+struct Postgres {
+    pool: Pool,
+    floors: Floors,
+}
+
+/// Every statement with parameters, by name: for the tests, which prepare and explain them.
+#[rustfmt::skip]
+pub(super) const STATEMENTS: &[(&str, &str)] = &[
+    ("accept::ROWS", accept::ROWS),
+    ("accept::ROWS_AND_CLAIMS", accept::ROWS_AND_CLAIMS),
+    ("accept::LOSERS", accept::LOSERS),
+    ("accept::CORRECT", accept::CORRECT),
+    ("accept::UNDO_CLAIMS", accept::UNDO_CLAIMS),
+    ("accept::UNDO_ROWS", accept::UNDO_ROWS),
+    ("accept::EVIDENCE", accept::EVIDENCE),
+    ("claims::CLAIM", claims::CLAIM),
+    ("claims::FIND", claims::FIND),
+    ("claims::RENEW", claims::RENEW),
+    ("claims::CONFIRM", claims::CONFIRM),
+    ("claims::RELEASE", claims::RELEASE),
+    ("deliveries::TAKE", deliveries::TAKE),
+    ("deliveries::GIVE_BACK", deliveries::GIVE_BACK),
+    ("deliveries::DUE_IN", deliveries::DUE_IN),
+    ("deliveries::EXPIRE", deliveries::EXPIRE),
+    ("migrate::BOOTSTRAPPED", migrate::BOOTSTRAPPED),
+    ("migrate::LOCK", migrate::LOCK),
+    ("migrate::APPLIED", migrate::APPLIED),
+    ("migrate::REMEMBER", migrate::REMEMBER),
+    ("migrate::NEWEST", migrate::NEWEST),
+    ("purge::CLAIMS", purge::CLAIMS),
+    ("purge::DEAD_LETTERS", purge::DEAD_LETTERS),
+    ("purge::STRAY_RECEIPTS", purge::STRAY_RECEIPTS),
+    ("purge::PARTITIONS", purge::PARTITIONS),
+    ("settle::DONE", settle::DONE),
+    ("settle::DONE_WITHOUT_RECEIPT", settle::DONE_WITHOUT_RECEIPT),
+    ("settle::RETRY", settle::RETRY),
+    ("settle::DEAD", settle::DEAD),
+    ("status::BACKLOG", status::BACKLOG),
+    ("status::MESSAGE", status::MESSAGE),
+    ("status::PAGE", status::PAGE),
+    ("status::MESSAGES", status::MESSAGES),
+    ("status::CANCEL", status::CANCEL),
+    ("status::PAUSED", status::PAUSED),
+    ("status::PAUSE", status::PAUSE),
+    ("status::RESUME", status::RESUME),
+];
+
+/// The store as others see it.
+struct Handle(Arc<Postgres>);
+
+/// Opens the store. Nothing is connected before it is needed.
+pub(super) fn open(url: &str, options: &Options) -> Result<Shared> {
+    let store = Postgres { pool: Pool::new(url, options)?, floors: Floors::default() };
+    Ok(Arc::new(Handle(Arc::new(store))))
+}
+
+impl Handle {
+    /// Runs what writes in a task of its own: a caller that goes away cancels nothing of it.
+    async fn carry<T, W, F>(&self, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(Arc<Postgres>) -> F,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        tokio::spawn(work(Arc::clone(&self.0))).await.unwrap_or_else(|error| {
+            let kind = if error.is_panic() { ErrorKind::Internal } else { ErrorKind::OutcomeUnknown };
+            Err(Error::new(kind, error.to_string()))
+        })
+    }
+}
+
+#[async_trait]
+impl Store for Handle {
+    fn engine(&self) -> &'static str {
+        "postgres"
+    }
+
+    async fn migrate(&self) -> Result<Vec<String>> {
+        self.carry(|store| async move { migrate::migrate(&store).await }).await
+    }
+
+    async fn readiness(&self) -> Result<Readiness> {
+        migrate::readiness(&self.0).await
+    }
+
+    async fn accept(&self, group: &[Request]) -> Vec<Result<Outcome>> {
+        let group = group.to_vec();
+        let requests = group.len();
+        let carried = self.carry(|store| async move { Ok(accept::accept(&store, &group).await) }).await;
+        carried.unwrap_or_else(|error| {
+            // Whether it was stored before the panic, nobody knows.
+            let error = Error::new(ErrorKind::OutcomeUnknown, error.detail);
+            vec![Err(error); requests]
+        })
+    }
+
+    async fn take(&self, take: &Take) -> Result<Vec<Taken>> {
+        deliveries::take(&self.0, take).await
+    }
+
+    async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Settled>> {
+        let batch = batch.to_vec();
+        self.carry(|store| async move { settle::settle(&store, &batch).await }).await
+    }
+
+    async fn give_back(&self, rows: &[(RowKey, Token)]) -> Result<u64> {
+        let rows = rows.to_vec();
+        self.carry(|store| async move { deliveries::give_back(&store, rows).await }).await
+    }
+
+    async fn due_in(&self, targets: &[Target]) -> Result<Vec<Option<Duration>>> {
+        deliveries::due_in(&self.0, targets).await
+    }
+
+    async fn expire(&self, limit: u32) -> Result<Vec<(Target, u64)>> {
+        self.carry(move |store| async move { deliveries::expire(&store, limit).await }).await
+    }
+
+    async fn backlog(&self) -> Result<Vec<Backlog>> {
+        status::backlog(&self.0).await
+    }
+
+    async fn message(&self, tenant: &str, id: &str) -> Result<Option<MessageStatus>> {
+        status::message(&self.0, tenant, id).await
+    }
+
+    async fn messages(&self, query: &MessageQuery) -> Result<MessagePage> {
+        status::messages(&self.0, query).await
+    }
+
+    async fn cancel(&self, tenant: &str, id: &str) -> Result<Cancelled> {
+        let (tenant, id) = (tenant.to_owned(), id.to_owned());
+        self.carry(|store| async move { status::cancel(&store, tenant, id).await }).await
+    }
+
+    async fn paused(&self) -> Result<Vec<Target>> {
+        status::paused(&self.0).await
+    }
+
+    async fn set_paused(&self, target: &Target, paused: Paused) -> Result<()> {
+        status::set_paused(&self.0, target, paused).await
+    }
+
+    async fn claim(&self, claim: &NewClaim) -> Result<Claimed> {
+        let claim = claim.clone();
+        self.carry(|store| async move { claims::claim(&store, &claim).await }).await
+    }
+
+    async fn renew(&self, key: ClaimKey, token: Token, lease: Duration) -> Result<Option<Claim>> {
+        self.carry(move |store| async move { claims::renew(&store, key, token, lease).await }).await
+    }
+
+    async fn confirm(&self, key: ClaimKey, token: Token, window: Duration) -> Result<Option<Claim>> {
+        self.carry(move |store| async move { claims::confirm(&store, key, token, window).await }).await
+    }
+
+    async fn release(&self, key: ClaimKey, token: Token) -> Result<bool> {
+        self.carry(move |store| async move { claims::release(&store, key, token).await }).await
+    }
+
+    async fn claim_of(&self, key: ClaimKey) -> Result<Option<Claim>> {
+        claims::claim_of(&self.0, key).await
+    }
+
+    async fn purge(&self, limit: u32, keep: &Retention) -> Result<Purged> {
+        let keep = keep.clone();
+        self.carry(move |store| async move { purge::purge(&store, limit, &keep).await }).await
+    }
+
+    async fn close(&self) {
+        self.0.pool.close().await;
+    }
+}
