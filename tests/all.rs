@@ -10,8 +10,14 @@
 #[path = "all/support/mod.rs"]
 mod support;
 
+#[path = "all/http_errors.rs"]
+mod http_errors;
+#[path = "all/http_publish.rs"]
+mod http_publish;
 #[path = "all/http_serve.rs"]
 mod http_serve;
+#[path = "all/http_unauthorized.rs"]
+mod http_unauthorized;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]
@@ -20,6 +26,8 @@ mod listen;
 mod openapi;
 #[path = "all/store_conformance.rs"]
 mod store_conformance;
+#[path = "all/rabbitmq.rs"]
+mod rabbitmq;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
 #[path = "all/webhook.rs"]
