@@ -41,6 +41,8 @@ mod scenario_outage;
 mod scenario_slow;
 #[path = "all/rabbitmq.rs"]
 mod rabbitmq;
+#[path = "all/store_conformance.rs"]
+mod store_conformance;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
 #[path = "all/webhook.rs"]
