@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use crate::support::gateway::command;
-use crate::support::run;
+use crate::support::{postgres, run};
 
 fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -163,15 +163,37 @@ fn every_engine_prints_its_migrations() {
     }
 }
 
+/// The embedded store brings itself up to date whenever it is opened, so that there is nothing left to apply.
 #[test]
-fn the_embedded_store_is_migrated_once() {
+fn the_embedded_store_is_made_and_migrated() {
     let dir = run::fresh_dir("config");
-    let migrate = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
-        command.args(["storage", "migrate"]).current_dir(&dir).env_clear().output().unwrap()
-    };
-    let first = migrate();
-    assert!(first.status.success() && stdout(&first).starts_with("applied "), "{}", stderr(&first));
-    assert_eq!(stdout(&migrate()), "up to date\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    let output = command.args(["storage", "migrate"]).current_dir(&dir).env_clear().output().unwrap();
+    assert_eq!(
+        (output.status.code(), stdout(&output).as_str()),
+        (Some(0), "up to date\n"),
+        "{}",
+        stderr(&output)
+    );
     assert!(dir.join("oncegate-data/oncegate.db").exists());
+}
+
+#[tokio::test]
+async fn a_server_store_is_migrated_once_and_an_unreachable_one_is_a_failure() {
+    let Some(postgres) = postgres::shared().await else { return };
+    let url = postgres.fresh_database().await;
+    let migrate = |url: &str| with_env(&["storage", "migrate"], &[("ONCEGATE__STORES__MAIN__URL", url)]);
+    let first = migrate(&url);
+    assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
+    assert!(stdout(&first).starts_with("applied 0001"), "{}", stdout(&first));
+    assert_eq!(stdout(&migrate(&url)), "up to date\n");
+
+    let nowhere = format!("postgres://gate:hunter2@127.0.0.1:{}/x", run::free_port());
+    let failed = migrate(&nowhere);
+    assert_eq!((failed.status.code(), stdout(&failed).as_str()), (Some(1), ""));
+    assert!(
+        stderr(&failed).contains("stores.main") && !stderr(&failed).contains("hunter2"),
+        "{}",
+        stderr(&failed)
+    );
 }
