@@ -18,6 +18,8 @@ mod layering;
 mod listen;
 #[path = "all/openapi.rs"]
 mod openapi;
+#[path = "all/postgres.rs"]
+mod postgres;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
 #[path = "all/webhook.rs"]
