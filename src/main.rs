@@ -1,1 +1,7 @@
-fn main() {}
+//! The program: see `oncegate --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    oncegate::cli::main()
+}

@@ -13,13 +13,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::config::identity::Messages;
 use crate::config::{self, Config};
 use crate::delivery::{Engine, Options, TargetOptions, breaker};
 use crate::domain::delivery::{Format, Target};
 use crate::domain::fields;
 use crate::domain::routing::{Route, Table};
 use crate::domain::{Clock, Random};
-use crate::gateway::{Destinations, Gateway, Parts, Routing, Settings};
+use crate::gateway::{Destinations, Gateway, Parts, Preparer, Routing, Settings};
 use crate::http::edge::Edge;
 use crate::store::deliveries::Receipt;
 use crate::store::{self, ErrorKind};
@@ -30,11 +31,14 @@ use crate::{auth, http, transport};
 /// How far a lease outlasts the timeout of the attempt under it.
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
 
-/// Runs a node until SIGTERM or SIGINT; a second one ends it at once. SIGHUP reads secrets and key sets again.
+/// Reads the configuration as it is now.
+pub type Reload = Arc<dyn Fn() -> Result<Config, config::Errors> + Send + Sync>;
+
+/// Runs a node until SIGTERM or SIGINT; a second one ends it at once. SIGHUP reads secrets and `[auth]` again.
 ///
 /// # Errors
 /// What keeps it from starting.
-pub async fn run_until_signalled(config: Config) -> anyhow::Result<()> {
+pub async fn run_until_signalled(config: Config, reload: Reload) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -53,25 +57,27 @@ pub async fn run_until_signalled(config: Config) -> anyhow::Result<()> {
             asked.cancel();
         }
     });
-    run(config, stop).await
+    run(config, reload, stop).await
 }
 
-/// Runs a node until `stop`, then drains it.
+/// Runs a node until `stop`, then drains it. `reload` is asked on SIGHUP.
 ///
 /// # Errors
 /// What keeps it from starting.
-pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> anyhow::Result<()> {
     let clock = Clock::system();
     let random = Random;
     let otlp = config.telemetry.otlp_endpoint.as_ref().map(url::Url::as_str);
     let metrics = Metrics::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
     let traces = Traces::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
+    let messages =
+        Messages::compile(&config).map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?;
     let store = open_store(&config, &clock, &stop).await?;
     let targets = build_targets(&config, &clock, random)?;
     let authenticator =
         Arc::new(auth::Credentials::new(&config.auth, clock.clone()).context("auth.jwt: no HTTP client")?);
     let hangup = signal(SignalKind::hangup())?;
-    tokio::spawn(reload_on(hangup, config.auth.clone(), Arc::clone(&authenticator)));
+    tokio::spawn(reload_on(hangup, reload, Arc::clone(&authenticator)));
     // Bound before anything is taken from the store: a port that is in use is found at once.
     let listener = TcpListener::bind(config.server.listen)
         .await
@@ -89,7 +95,13 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let gateway = Gateway::new(Parts {
         store,
         engine,
-        routing: routing(&config),
+        preparer: Preparer {
+            routing: routing(&config),
+            messages,
+            random,
+            metrics: metrics.clone(),
+            traces: traces.clone(),
+        },
         settings: Settings {
             limits: field_limits(&config),
             claim_window: config.deduplication.window.get(),
@@ -126,25 +138,34 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn reload_on(mut hangup: Signal, auth: config::Auth, credentials: Arc<auth::Credentials>) {
+/// Secrets are replaced wherever they are held, and who may call. The rest of the configuration needs a start.
+async fn reload_on(mut hangup: Signal, reload: Reload, credentials: Arc<auth::Credentials>) {
     while hangup.recv().await.is_some() {
-        for problem in config::secret::reload_all() {
+        let reload = Arc::clone(&reload);
+        let read = tokio::task::spawn_blocking(move || (config::secret::reload_all(), reload())).await;
+        let Ok((problems, config)) = read else { continue };
+        for problem in problems {
             tracing::warn!(%problem, "a secret could not be read again; the one before stays");
         }
-        match credentials.reload(&auth) {
-            Ok(()) => tracing::info!("read secrets and key sets again"),
-            Err(error) => tracing::warn!(%error, "the key sets could not be read again; those before stay"),
+        match config {
+            Ok(config) => match credentials.reload(&config.auth) {
+                Ok(()) => tracing::info!("read secrets and the callers' credentials again"),
+                Err(error) => tracing::error!(%error, "the callers' credentials stay as they were"),
+            },
+            Err(errors) => {
+                for problem in errors.0 {
+                    tracing::error!(%problem, "the configuration is refused; the callers' credentials stay as they were");
+                }
+            }
         }
     }
 }
 
-/// Opens the store and brings its schema up to date. What only time can mend (a server that is down) is tried
-/// again in the background; everything else is an error at once.
-async fn open_store(
-    config: &Config,
-    clock: &Clock,
-    stop: &CancellationToken,
-) -> anyhow::Result<store::Shared> {
+/// Opens the store that the configuration names.
+///
+/// # Errors
+/// The URL is wrong, or an embedded store cannot be opened.
+pub async fn connect(config: &Config, clock: &Clock) -> anyhow::Result<store::Shared> {
     let settings = config.stores.get("main").cloned().unwrap_or_default();
     let url = settings.url.expose();
     let options = store::Options {
@@ -156,7 +177,18 @@ async fn open_store(
         clock: clock.clone(),
         ..store::Options::default()
     };
-    let store = store::open(&url, &options).await.context("stores.main.url")?;
+    store::open(&url, &options).await.context("stores.main.url")
+}
+
+/// Opens the store and brings its schema up to date. What only time can mend (a server that is down) is tried
+/// again in the background; everything else is an error at once.
+async fn open_store(
+    config: &Config,
+    clock: &Clock,
+    stop: &CancellationToken,
+) -> anyhow::Result<store::Shared> {
+    let store = connect(config, clock).await?;
+    let settings = config.stores.get("main").cloned().unwrap_or_default();
     if !settings.migrate {
         return Ok(store);
     }

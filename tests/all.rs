@@ -10,8 +10,18 @@
 #[path = "all/support/mod.rs"]
 mod support;
 
+#[path = "all/auth.rs"]
+mod auth;
+#[path = "all/config.rs"]
+mod config;
+#[path = "all/http_errors.rs"]
+mod http_errors;
+#[path = "all/http_publish.rs"]
+mod http_publish;
 #[path = "all/http_serve.rs"]
 mod http_serve;
+#[path = "all/http_unauthorized.rs"]
+mod http_unauthorized;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]
@@ -20,6 +30,10 @@ mod listen;
 mod openapi;
 #[path = "all/postgres.rs"]
 mod postgres;
+#[path = "all/rabbitmq.rs"]
+mod rabbitmq;
+#[path = "all/store_conformance.rs"]
+mod store_conformance;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
 #[path = "all/webhook.rs"]

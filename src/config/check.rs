@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
 use super::errors::{Problem, closest};
+use super::identity::Messages;
 use super::key::Key;
 use super::load::Backends;
 use super::messages::Deduplicate;
@@ -341,18 +342,13 @@ impl Found {
     }
 
     fn identity(&mut self, config: &Config) {
+        if let Err(problems) = Messages::compile(config) {
+            self.0.extend(problems);
+        }
         for (name, message) in &config.messages {
             let key = Key::of(["messages", name]);
             if !matches!(name.parse(), Ok(Pattern::Exact(_))) {
                 self.add(key.clone(), "names one type exactly; patterns stand in routes, rules and policies");
-            }
-            if let Some(path) = &message.schema
-                && let Err(error) = std::fs::metadata(path)
-            {
-                self.add(
-                    key.name("schema"),
-                    format!("the file `{}` cannot be read: {error}", path.display()),
-                );
             }
             if message.deduplication_identity.as_deref() == Some("") {
                 self.add(key.name("deduplication_identity"), "is empty: leave it out");
@@ -369,7 +365,7 @@ impl Found {
             let key = key.name("rules").index(index);
             match (&rule.template, &rule.members_named) {
                 (Some(_), Some(_)) => {
-                    self.add(key.name("members_named"), "stands instead of `template`: keep one of them")
+                    self.add(key.name("members_named"), "stands instead of `template`: keep one of them");
                 }
                 (None, None) => self.add(key.clone(), "needs `template` or `members_named`"),
                 (Some(_), None) if rule.types.is_none() => {

@@ -1,20 +1,23 @@
 //! The configuration: a file per section, whose doc comments are its reference.
 //!
 //! The doc comments end up, word for word, in `oncegate config schema` and `oncegate config example`; they are
-//! written for operators. [`load`](load()) reads a file, lays the environment over it, and checks what a type cannot
+//! written for operators. [`load()`] reads a file, lays the environment over it, and checks what a type cannot
 //! say. It reports every mistake with the whole path of its key.
 //!
 //! To add a key: a field with a doc comment, a default in the section's `Default`, and, where a type cannot
-//! say what is wrong with a value, a line in `check`. A key exists only when it works. The settings of a
+//! say what is wrong with a value, a line in `check`; without a default also an example,
+//! `#[schemars(extend("examples" = [...]))]`. A key exists only when it works. The settings of a
 //! transport are declared beside the transport; they come in through [`Backends`].
 
 mod check;
 mod document;
 mod env;
 mod errors;
+mod example;
 mod key;
 mod load;
 mod read;
+mod schema;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +27,7 @@ pub mod destinations;
 pub mod durability;
 pub mod history;
 pub mod idempotency;
+pub mod identity;
 pub mod messages;
 pub mod routes;
 pub mod secret;
@@ -43,20 +47,20 @@ pub use deduplication::Deduplication;
 pub use destinations::Destination;
 pub use durability::Durability;
 pub use errors::{Errors, Place, Problem};
+pub use example::example;
 pub use history::History;
 pub use idempotency::Idempotency;
 pub use key::Key;
 pub use load::{Backends, DEFAULT_FILE, FILE_VARIABLE, load, process_environment};
 pub use messages::MessageType;
 pub use routes::{Route, Routing};
+pub use schema::schema;
 pub use secret::Secret;
 pub use server::Server;
 pub use stores::Store;
 pub use telemetry::Telemetry;
 pub use value::{ByteSize, Duration};
 
-/// The whole configuration.
-///
 /// Durations are written `500ms`, `30s`, `5m`, `24h`, `30d`, or as ISO 8601 (`PT30S`); sizes `256KiB`, `1MiB`.
 /// A secret is a string, `{ env = "NAME" }` or `{ file = "PATH" }`. Relative paths of files are relative to this
 /// file. Every value can be set from outside as `ONCEGATE__SECTION__KEY`.

@@ -34,7 +34,15 @@ impl Backends for Few {
     }
 
     fn schemas(&self, _: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
-        Vec::new()
+        let post = schemars::json_schema!({
+            "type": "object",
+            "properties": { "url": { "description": "Where to.", "type": "string", "examples": ["https://x/"] } },
+            "required": ["url"],
+            "additionalProperties": false,
+        });
+        let stdout =
+            schemars::json_schema!({ "type": "object", "properties": {}, "additionalProperties": false });
+        vec![("stdout", stdout), ("post", post)]
     }
 }
 
@@ -262,7 +270,7 @@ fn what_cannot_work_is_refused() {
     says("[messages.\"a.*\"]", &["x.toml:1: messages.\"a.*\": names one type exactly"]);
     says(
         "[messages.a]\nschema = \"none.json\"",
-        &["x.toml:2: messages.a.schema: the file `none.json` cannot be read"],
+        &["x.toml:2: messages.a.schema: `none.json` cannot be read"],
     );
     says("[messages.a]\ndeduplicate = { window = \"0s\" }", &["x.toml:2: messages.a.deduplicate.window: "]);
     says(
@@ -335,4 +343,78 @@ fn a_configuration_prints_no_secret() {
     let config = load("[stores.main]\nurl = \"postgres://u:hunter2@h/d\"\n[auth.keys.a]\nsecrets = [\"hunter2-and-more\"]\ngrants = []").unwrap();
     assert!(!format!("{config:?}").contains("hunter2"));
     assert!(!toml::to_string(&config).unwrap().contains("hunter2"));
+}
+
+/// The example with every key set: `#key = …` and `#[header]` without their `#`.
+fn everything(example: &str) -> String {
+    let line = |line: &str| match line.strip_prefix('#') {
+        Some(key) if key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '[' || c == '"') => {
+            key.to_owned()
+        }
+        _ => line.to_owned(),
+    };
+    example.lines().map(|text| line(text) + "\n").collect()
+}
+
+#[test]
+fn the_example_is_the_defaults() {
+    let example = super::example(&Few);
+    let config = load(&example).unwrap();
+    assert_eq!(toml::to_string(&config).unwrap(), toml::to_string(&load("").unwrap()).unwrap());
+}
+
+#[test]
+fn the_example_shows_every_key() {
+    let schema = super::schema(&Few);
+    let example = everything(&super::example(&Few));
+    let table: toml::Table = example.parse().unwrap_or_else(|error| panic!("{error}\n{example}"));
+    for key in super::schema::keys(&schema) {
+        let parts: Vec<&str> = key.split('.').collect();
+        assert!(occurs(&toml::Value::Table(table.clone()), &parts), "{key} is missing in\n{example}");
+    }
+}
+
+fn occurs(value: &toml::Value, parts: &[&str]) -> bool {
+    let Some((first, rest)) = parts.split_first() else { return true };
+    match value {
+        toml::Value::Table(table) if *first == "*" => table.values().any(|value| occurs(value, rest)),
+        toml::Value::Array(array) if *first == "*" => array.iter().any(|value| occurs(value, rest)),
+        toml::Value::Table(table) => table.get(*first).is_some_and(|value| occurs(value, rest)),
+        _ => false,
+    }
+}
+
+#[test]
+fn the_example_with_every_key_set_is_accepted() {
+    let folder = std::env::temp_dir().join(format!("oncegate-example-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("schemas")).unwrap();
+    std::fs::write(folder.join("schemas/order-created.json"), "{}").unwrap();
+    let text = everything(&super::example(&Few));
+    let loaded = parse(Some((&folder.join("x.toml"), &text)), [], &Few);
+    std::fs::remove_dir_all(&folder).unwrap();
+    let config = loaded.unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+    assert!(config.auth.jwt.is_some() && config.destinations.len() == 2);
+}
+
+#[test]
+fn the_schema_accepts_the_example_and_refuses_what_loading_refuses() {
+    let schema = super::schema(&Few);
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let json = |text: &str| serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap();
+    let example = json(&everything(&super::example(&Few)));
+    let errors: Vec<String> =
+        validator.iter_errors(&example).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    assert!(validator.is_valid(&json("")));
+    for wrong in [
+        "sever = {}",
+        "[server]\nlisen = \"x\"",
+        "[server]\ndrain_timeout = 30",
+        "[destinations.a]\ntransport = \"psot\"",
+        "[destinations.a]\ntransport = \"stdout\"\nurl = \"x\"",
+        "[destinations.a]\ntransport = \"post\"",
+        "[durability]\nmode = \"serverless\"",
+    ] {
+        assert!(!validator.is_valid(&json(wrong)), "{wrong}");
+    }
 }

@@ -225,6 +225,8 @@ mod tests {
         assert_ne!(with(&[("ce-a", "1"), ("ce-a", "2")]), with(&[("ce-a", "2"), ("ce-a", "1")]));
     }
 
+    type Parts = (String, String, Option<String>, String, Vec<(String, String)>);
+
     proptest! {
         #[test]
         fn quoting_changes_no_key(text in "[^\\p{Cc}\"]{1,200}") {
@@ -247,11 +249,11 @@ mod tests {
             other in ("[a/]{0,4}", "[a/]{0,4}", proptest::option::of("[a/]{0,3}"), "[a/]{0,4}",
                 proptest::collection::vec(("ce-[a-b]{1,2}", "[a/]{0,3}"), 0..3)),
         ) {
-            let normal = |mut parts: (String, String, Option<String>, String, Vec<(String, String)>)| {
+            let normal = |mut parts: Parts| {
                 parts.4.sort_by(|a, b| a.0.cmp(&b.0));
                 parts
             };
-            let hash = |parts: &(String, String, Option<String>, String, Vec<(String, String)>)| {
+            let hash = |parts: &Parts| {
                 let input = Input { method: &parts.0, path: &parts.1, query: parts.2.as_deref(), body: parts.3.as_bytes() };
                 fingerprint(input, parts.4.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
             };

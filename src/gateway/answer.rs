@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::publish::{Answer, AnswerKind, BatchAnswer, Form, Outcome, PublishAnswer, Replayed};
 use crate::domain::Timestamp;
 use crate::domain::delivery::{Target, TargetKind};
+use crate::domain::identity::OnDuplicate;
 use crate::store::accept::{self, MessageOutcome};
 
 /// What of each message the answer tells, whatever becomes of it.
@@ -19,13 +20,6 @@ pub(super) struct Element {
     pub targets: Vec<Target>,
     pub deliver_at: Option<Timestamp>,
     pub on_duplicate: OnDuplicate,
-}
-
-/// How a duplicate of the work is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnDuplicate {
-    Acknowledge,
-    Conflict,
 }
 
 /// Renders the answer of one request.

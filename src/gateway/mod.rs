@@ -6,6 +6,8 @@
 mod answer;
 pub mod claims;
 pub mod error;
+pub mod explain;
+mod prepare;
 pub mod publish;
 pub mod readiness;
 mod routing;
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::{Error, Place, Result};
+pub use prepare::Preparer;
 pub use routing::{Destinations, Routing};
 
 use crate::delivery::Engine;
@@ -30,7 +33,7 @@ pub struct Gateway {
     pub(crate) store: store::Shared,
     pub(crate) acceptor: Acceptor,
     pub(crate) engine: Engine,
-    pub(crate) routing: Routing,
+    pub(crate) preparer: Preparer,
     pub(crate) settings: Settings,
     pub(crate) clock: Clock,
     pub(crate) random: Random,
@@ -53,7 +56,7 @@ pub struct Settings {
 pub struct Parts {
     pub store: store::Shared,
     pub engine: Engine,
-    pub routing: Routing,
+    pub preparer: Preparer,
     pub settings: Settings,
     pub clock: Clock,
     pub random: Random,
@@ -68,7 +71,7 @@ impl Gateway {
             acceptor,
             store: parts.store,
             engine: parts.engine,
-            routing: parts.routing,
+            preparer: parts.preparer,
             settings: parts.settings,
             clock: parts.clock,
             random: parts.random,

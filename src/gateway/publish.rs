@@ -6,15 +6,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
-use super::answer::{self, Element, OnDuplicate, Renderer};
+use super::answer::{self, Renderer};
+use super::prepare::{Batch, By};
 use super::{Error, Gateway, Result};
 use crate::auth::Principal;
 use crate::delivery::Permit;
 use crate::domain::claim::{ClaimKey, ClaimKind};
-use crate::domain::delivery::{Delivery, Target};
-use crate::domain::message::{Draft, DraftDeduplication, Message};
+use crate::domain::delivery::Delivery;
+use crate::domain::message::Draft;
 use crate::domain::{RowKey, Timestamp, Token};
-use crate::store::accept::{self, MessageOutcome, NewDelivery, Outcome as Accepted};
+use crate::store::accept::{self, MessageOutcome, Outcome as Accepted};
 use crate::store::claims::{Claim, ClaimState};
 
 /// Everything of an HTTP publish that the use case needs.
@@ -113,13 +114,6 @@ pub struct BatchAnswer {
     pub messages: Vec<PublishAnswer>,
 }
 
-/// A message on its way into the store.
-struct Prepared {
-    stored: accept::Message,
-    /// Room in memory, by target; `None`: the row waits in the store.
-    permits: Vec<Option<Permit>>,
-}
-
 impl Gateway {
     /// Accepts one message or a batch. The answer exists only after the commit. To be run to its end, whether
     /// or not the client still waits: what is committed is sent from here.
@@ -131,21 +125,22 @@ impl Gateway {
         let now = self.clock.now();
         let Call { principal, form, drafts, key } = call;
         let token = self.random.token();
-        let mut elements = Vec::with_capacity(drafts.len());
-        let mut prepared = Vec::with_capacity(drafts.len());
+        let mut batch = Batch::default();
         for (index, draft) in drafts.into_iter().enumerate() {
-            let (element, message) =
-                self.prepare(&principal, draft, now).map_err(|error| error.of_element(form, index))?;
-            elements.push(element);
-            prepared.push(message);
+            let by = By { principal: &principal, idempotency_key: key.as_ref().map(|key| key.key.as_str()) };
+            let prepared =
+                self.preparer.prepare(&by, draft, now).map_err(|error| error.of_element(form, index))?;
+            batch.add(prepared);
         }
+        let Batch { elements, mut messages, .. } = batch;
+        let permits = self.reserve(&mut messages, now);
         let renderer = Arc::new(Renderer { form, elements });
-        if prepared.is_empty() && key.is_none() {
+        if messages.is_empty() && key.is_none() {
             return Ok(renderer.answer(&[]));
         }
         let request = accept::Request {
             claim: key.map(|key| self.request_claim(&principal, &key)),
-            messages: prepared.iter().map(|message| message.stored.clone()).collect(),
+            messages: messages.clone(),
             answer: Arc::clone(&renderer) as Arc<dyn accept::Answer>,
             token,
         };
@@ -155,7 +150,7 @@ impl Gateway {
         match outcome {
             Accepted::Stored(outcomes) => {
                 let answer = renderer.answer(&outcomes);
-                self.send_on(&renderer, prepared, &outcomes, token, now);
+                self.send_on(&renderer, messages, permits, &outcomes, token, now);
                 Ok(answer)
             }
             Accepted::Refused(outcomes) => {
@@ -173,74 +168,24 @@ impl Gateway {
         }
     }
 
-    fn prepare(&self, principal: &Principal, draft: Draft, now: Timestamp) -> Result<(Element, Prepared)> {
-        if draft.destinations.is_none() && !principal.may_publish(&draft.kind) {
-            return Err(Error::Forbidden {
-                detail: format!(
-                    "Publishing messages of type `{0}` needs the grant `publish:{0}`.",
-                    draft.kind
-                ),
-            });
-        }
-        let targets = self.routing.targets(principal, &draft)?;
-        if targets.is_empty() {
-            self.metrics.unroutable();
-        }
-        let row_id = self.random.uuid_v7(now);
-        let deliver_at = draft.deliver_at.or_else(|| draft.delay.map(|delay| later(now, delay)));
-        let scheduled = deliver_at.is_some_and(|at| at > now);
-        let mut envelope = draft.envelope;
-        envelope.traceparent = self.traces.continue_from(
-            envelope.traceparent.as_deref(),
-            envelope.tracestate.as_deref(),
-            self.random,
-        );
-        if envelope.traceparent.is_none() {
-            envelope.tracestate = None;
-        }
-        let (deduplication_id, source) = match draft.deduplication {
-            DraftDeduplication::Id(id) => (Some(id), Some("publisher")),
-            DraftDeduplication::OptOut | DraftDeduplication::Derive => (None, None),
-        };
-        let message = Arc::new(Message {
-            id: draft.id.unwrap_or_else(|| row_id.to_string()),
-            kind: draft.kind,
-            tenant: principal.tenant.clone(),
-            body: draft.body,
-            deduplication_id,
-            partition_key: draft.partition_key,
-            correlation_id: draft.correlation_id,
-            deliver_at,
-            deliver_by: draft.deliver_by,
-            accepted_at: now,
-            envelope,
-        });
-        let element = Element {
-            id: message.id.clone(),
-            kind: message.kind.clone(),
-            tenant: message.tenant.clone(),
-            deduplication_id: message.deduplication_id.clone(),
-            deduplication_source: source,
-            targets: targets.clone(),
-            deliver_at: if scheduled { deliver_at } else { None },
-            on_duplicate: OnDuplicate::Acknowledge,
-        };
-        let permits: Vec<Option<Permit>> = targets
-            .iter()
-            .map(|target| if scheduled { None } else { self.room_for(target, &message) })
-            .collect();
-        let rows = targets
-            .into_iter()
-            .zip(&permits)
-            .map(|(target, permit)| NewDelivery { target, hold: permit.as_ref().map(Permit::lease) })
-            .collect();
-        let stored = accept::Message { row_id, message, claim: None, same_as: None, targets: rows };
-        Ok((element, Prepared { stored, permits }))
-    }
-
-    /// Bodies are shared between the rows of one message; what they hold besides is counted as 1 KiB.
-    fn room_for(&self, target: &Target, message: &Message) -> Option<Permit> {
-        self.engine.reserve(target, message.body.len() + 1_024)
+    /// Takes room in memory for every row that may be attempted at once, and writes into the rows for how long
+    /// they are leased. By message, by target.
+    fn reserve(&self, messages: &mut [accept::Message], now: Timestamp) -> Vec<Vec<Option<Permit>>> {
+        messages
+            .iter_mut()
+            .map(|stored| {
+                let later = stored.same_as.is_some() || stored.message.deliver_at.is_some_and(|at| at > now);
+                // Bodies are shared between the rows of one message; what a row holds besides counts as 1 KiB.
+                let bytes = stored.message.body.len() + 1_024;
+                let rows = stored.targets.iter_mut();
+                rows.map(|row| {
+                    let permit = if later { None } else { self.engine.reserve(&row.target, bytes) };
+                    row.hold = permit.as_ref().map(Permit::lease);
+                    permit
+                })
+                .collect()
+            })
+            .collect()
     }
 
     fn request_claim(&self, principal: &Principal, key: &RequestKey) -> accept::RequestClaim {
@@ -259,23 +204,23 @@ impl Gateway {
     fn send_on(
         &self,
         renderer: &Renderer,
-        prepared: Vec<Prepared>,
+        messages: Vec<accept::Message>,
+        permits: Vec<Vec<Option<Permit>>>,
         outcomes: &[MessageOutcome],
         token: Token,
         now: Timestamp,
     ) {
         let mut accepted = 0;
-        for (message, outcome) in prepared.into_iter().zip(outcomes) {
+        for ((stored, permits), outcome) in messages.into_iter().zip(permits).zip(outcomes) {
             if matches!(outcome, MessageOutcome::Duplicate(_)) {
                 continue; // its permits go back
             }
             accepted += 1;
-            let stored = message.stored;
             let wait = stored
                 .message
                 .deliver_at
                 .map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
-            for (target_no, (row, permit)) in stored.targets.into_iter().zip(message.permits).enumerate() {
+            for (target_no, (row, permit)) in stored.targets.into_iter().zip(permits).enumerate() {
                 let Some(permit) = permit else {
                     self.engine.note_due(&row.target, wait);
                     continue;
@@ -323,9 +268,4 @@ impl Gateway {
             Error::Internal
         })
     }
-}
-
-/// `now + delay`; what lies beyond the calendar is refused at the edge.
-fn later(now: Timestamp, delay: Duration) -> Timestamp {
-    chrono::Duration::from_std(delay).ok().and_then(|delay| now.checked_add_signed(delay)).unwrap_or(now)
 }

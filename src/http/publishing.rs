@@ -13,9 +13,13 @@ use super::members;
 use super::openapi::{problems, text_header};
 use super::problem::Problem;
 use crate::auth::Principal;
+use crate::domain::idempotency;
 use crate::domain::message::Draft;
-use crate::gateway::publish::{Answer, AnswerKind, Call, Form, Replayed};
+use crate::gateway::Error;
+use crate::gateway::publish::{Answer, AnswerKind, Call, Form, Replayed, RequestKey};
 
+/// The identity of a request (draft-ietf-httpapi-idempotency-key-header).
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// On an answer that is an earlier request's.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
@@ -30,10 +34,31 @@ pub async fn publish(
     for draft in &mut drafts {
         members::trace(draft, &input.headers);
     }
-    let call = Call { principal, form, drafts, key: None };
+    let call = Call { principal, form, drafts, key: request_key(input)? };
     let gateway = Arc::clone(&app.gateway);
     let answer = app.run(async move { gateway.publish(call).await }).await?;
     Ok(response(answer))
+}
+
+/// The request's identity, where it has a key: one that cannot be read never counts as none.
+fn request_key(input: &Input) -> Result<Option<RequestKey>, Problem> {
+    let lines = input.headers.get_all(IDEMPOTENCY_KEY).iter().map(HeaderValue::as_bytes);
+    let key = idempotency::parse_key(lines).map_err(|detail| Error::IdempotencyKeyMalformed { detail })?;
+    Ok(key.map(|key| {
+        let request = idempotency::Input {
+            method: input.method.as_str(),
+            path: input.uri.path(),
+            query: input.uri.query(),
+            body: &input.body,
+        };
+        let headers = input.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        RequestKey {
+            key,
+            method: input.method.as_str().to_owned(),
+            path: input.uri.path().to_owned(),
+            fingerprint: idempotency::fingerprint(request, headers),
+        }
+    }))
 }
 
 fn response(answer: Answer) -> axum::response::Response {
@@ -54,8 +79,22 @@ fn response(answer: Answer) -> axum::response::Response {
 }
 
 problems!(pub PublishProblems:
-    MALFORMED_REQUEST, UNAUTHENTICATED, FORBIDDEN, NOT_ACCEPTABLE, REQUEST_TIMEOUT, TOO_LARGE,
-    UNSUPPORTED_MEDIA_TYPE, UNROUTABLE, INTERNAL, STORE_UNAVAILABLE, OVERLOADED, OUTCOME_UNKNOWN,
+    MALFORMED_REQUEST,
+    IDEMPOTENCY_KEY_MISSING,
+    IDEMPOTENCY_KEY_MALFORMED,
+    DEDUPLICATION_ID_MISSING,
+    UNAUTHENTICATED,
+    FORBIDDEN,
+    NOT_ACCEPTABLE,
+    REQUEST_TIMEOUT,
+    IDEMPOTENCY_KEY_IN_FLIGHT,
+    DUPLICATE,
+    TOO_LARGE,
+    UNSUPPORTED_MEDIA_TYPE,
+    IDEMPOTENCY_KEY_REUSED,
+    SCHEMA_VIOLATION,
+    UNROUTABLE,
+    INTERNAL, STORE_UNAVAILABLE, OVERLOADED, OUTCOME_UNKNOWN,
 );
 
 /// The answers of a single publish.
@@ -92,6 +131,16 @@ pub const REPLAYED_MEANS: &str =
 #[into_params(parameter_in = Header)]
 #[allow(dead_code)] // documentation
 pub struct RequestHeaders {
+    /// The identity of this request: 1 to 255 characters, such as a UUID, bare or as a quoted string. The same
+    /// request with the same key is done once; its answer is given again, with `Idempotent-Replayed: true`.
+    #[param(
+        rename = "Idempotency-Key",
+        nullable = false,
+        min_length = 1,
+        max_length = 255,
+        example = "8e03978e-40d5-43dd-bc93-6894a57f9324"
+    )]
+    idempotency_key: Option<String>,
     /// The caller's trace (W3C Trace Context). It goes on to the targets, with the gateway's span as parent.
     #[param(nullable = false, example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
     traceparent: Option<String>,

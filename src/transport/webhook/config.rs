@@ -30,9 +30,11 @@ pub struct Config {
     /// Signs every request as Standard Webhooks say: `whsec_` and base64. A list of several signs with each,
     /// while the receiver is moved from one to the next. Left out: requests are not signed.
     #[serde(default)]
+    #[schemars(extend("examples" = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]))]
     pub secret: Option<Secrets>,
     /// Headers that every request carries, such as an `Authorization` that the receiver asks for.
     #[serde(default)]
+    #[schemars(extend("examples" = [{ "Authorization": "Bearer the-receivers-secret" }]))]
     pub headers: BTreeMap<String, Secret>,
     /// Whether the address may be, or resolve to, a private one (loopback, link-local, RFC 1918 and the like).
     /// Such addresses are refused otherwise, when connecting and, where the address is written out, at start.

@@ -1,0 +1,180 @@
+//! From a draft to what is stored: authorised, identified, routed. Every way in goes through here.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::answer::Element;
+use super::{Error, Result, Routing};
+use crate::auth::Principal;
+use crate::config::identity::Messages;
+use crate::domain::claim::ClaimKey;
+use crate::domain::identity::{Derived, Enforcement, Facts, OnDuplicate};
+use crate::domain::message::{Draft, Message};
+use crate::domain::{Random, Timestamp};
+use crate::store::accept::{self, NewDelivery, WorkClaim};
+use crate::telemetry::Metrics;
+use crate::telemetry::trace::Traces;
+
+/// What is known of messages, whoever publishes them.
+#[derive(Clone)]
+pub struct Preparer {
+    pub routing: Routing,
+    pub messages: Messages,
+    pub random: Random,
+    pub metrics: Metrics,
+    pub traces: Traces,
+}
+
+/// Who publishes, and under which idempotency key.
+pub(super) struct By<'a> {
+    pub principal: &'a Principal,
+    pub idempotency_key: Option<&'a str>,
+}
+
+/// A message on its way into the store, and what its answer tells.
+pub(super) struct Prepared {
+    pub element: Element,
+    pub stored: accept::Message,
+}
+
+/// The messages of one request, in order.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub elements: Vec<Element>,
+    pub messages: Vec<accept::Message>,
+    /// Where the first message of each work is.
+    works: HashMap<ClaimKey, usize>,
+}
+
+impl Batch {
+    /// Adds a message; the second one that asks for the same work becomes a duplicate of the first.
+    pub fn add(&mut self, Prepared { element, mut stored }: Prepared) {
+        if let Some(claim) = &stored.claim {
+            let place = self.messages.len();
+            let first = *self.works.entry(claim.key).or_insert(place);
+            if first != place {
+                stored.claim = None;
+                stored.same_as = Some(first);
+            }
+        }
+        self.elements.push(element);
+        self.messages.push(stored);
+    }
+}
+
+impl Preparer {
+    /// The message that `draft` becomes at `now`, with its claim and its rows (none of them held yet).
+    ///
+    /// # Errors
+    /// `Forbidden`, `Unroutable`, `SchemaViolation`, `IdempotencyKeyMissing`, `DeduplicationIdMissing`.
+    pub(super) fn prepare(&self, by: &By<'_>, draft: Draft, now: Timestamp) -> Result<Prepared> {
+        let principal = by.principal;
+        if draft.destinations.is_none() && !principal.may_publish(&draft.kind) {
+            return Err(Error::Forbidden {
+                detail: format!(
+                    "Publishing messages of type `{0}` needs the grant `publish:{0}`.",
+                    draft.kind
+                ),
+            });
+        }
+        if by.idempotency_key.is_none() && self.messages.key_required.contains(&draft.kind) {
+            return Err(Error::IdempotencyKeyMissing {
+                detail: format!("Messages of type `{}` need an `Idempotency-Key` header.", draft.kind),
+            });
+        }
+        self.check_schema(&draft)?;
+        let targets = self.routing.targets(principal, &draft)?;
+        if targets.is_empty() {
+            self.metrics.unroutable();
+        }
+        let derived = self.derive(by, &draft);
+        let enforcement = self.messages.identity.enforcement(&draft.kind);
+        let claim = work_claim(principal, &draft.kind, derived.as_ref(), enforcement)?;
+        let row_id = self.random.uuid_v7(now);
+        let deliver_at = draft.deliver_at.or_else(|| draft.delay.map(|delay| later(now, delay)));
+        let mut envelope = draft.envelope;
+        let (parent, state) = (envelope.traceparent.as_deref(), envelope.tracestate.as_deref());
+        envelope.traceparent = self.traces.continue_from(parent, state, self.random);
+        if envelope.traceparent.is_none() {
+            envelope.tracestate = None;
+        }
+        let source = derived.as_ref().map(|derived| derived.source.as_str());
+        let message = Arc::new(Message {
+            id: draft.id.unwrap_or_else(|| row_id.to_string()),
+            kind: draft.kind,
+            tenant: principal.tenant.clone(),
+            body: draft.body,
+            deduplication_id: derived.map(|derived| derived.id),
+            partition_key: draft.partition_key,
+            correlation_id: draft.correlation_id,
+            deliver_at,
+            deliver_by: draft.deliver_by,
+            accepted_at: now,
+            envelope,
+        });
+        let element = Element {
+            id: message.id.clone(),
+            kind: message.kind.clone(),
+            tenant: message.tenant.clone(),
+            deduplication_id: message.deduplication_id.clone(),
+            deduplication_source: source,
+            targets: targets.clone(),
+            deliver_at: deliver_at.filter(|at| *at > now),
+            on_duplicate: enforcement
+                .map_or(OnDuplicate::Acknowledge, |enforcement| enforcement.on_duplicate),
+        };
+        let rows = targets.into_iter().map(|target| NewDelivery { target, hold: None }).collect();
+        let stored = accept::Message { row_id, message, claim, same_as: None, targets: rows };
+        Ok(Prepared { element, stored })
+    }
+
+    /// Checks the data against the schema of its type, where it has one. Where the data stands in the request's
+    /// body is known to the form only; the places begin at the data's root.
+    pub(super) fn check_schema(&self, draft: &Draft) -> Result<()> {
+        let Some(schema) = self.messages.schemas.get(&draft.kind) else { return Ok(()) };
+        schema.check(&draft.body, "").map_err(|errors| Error::SchemaViolation {
+            detail: format!("The data violates the schema of `{}`; `errors` lists where.", draft.kind),
+            errors,
+        })
+    }
+
+    /// The deduplication id of a draft, if it has one.
+    pub(super) fn derive(&self, by: &By<'_>, draft: &Draft) -> Option<Derived> {
+        let facts = Facts::of_draft(draft, &by.principal.tenant, by.idempotency_key);
+        self.messages.identity.derive(&draft.deduplication, &facts)
+    }
+}
+
+/// The claim of the work, where the type enforces one.
+fn work_claim(
+    principal: &Principal,
+    kind: &str,
+    derived: Option<&Derived>,
+    enforcement: Option<Enforcement>,
+) -> Result<Option<WorkClaim>> {
+    let Some(enforcement) = enforcement else { return Ok(None) };
+    let Some(derived) = derived else {
+        if !enforcement.required {
+            return Ok(None);
+        }
+        return Err(Error::DeduplicationIdMissing {
+            detail: format!(
+                "Messages of type `{kind}` need a deduplication id: set `deduplicationId` (the header \
+                 `Deduplication-Id`), or what its rule is made of."
+            ),
+        });
+    };
+    let work = enforcement.work_key(&principal.tenant, kind, &derived.id);
+    Ok(Some(WorkClaim {
+        key: work.key,
+        scope: work.scope,
+        id: derived.id.clone(),
+        window: enforcement.window,
+    }))
+}
+
+/// `now + delay`; what lies beyond the calendar is refused at the edge.
+fn later(now: Timestamp, delay: Duration) -> Timestamp {
+    chrono::Duration::from_std(delay).ok().and_then(|delay| now.checked_add_signed(delay)).unwrap_or(now)
+}
