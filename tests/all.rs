@@ -28,6 +28,8 @@ mod layering;
 mod listen;
 #[path = "all/openapi.rs"]
 mod openapi;
+#[path = "all/postgres.rs"]
+mod postgres;
 #[path = "all/rabbitmq.rs"]
 mod rabbitmq;
 #[path = "all/store_conformance.rs"]
