@@ -11,6 +11,10 @@
 #[path = "all/support/mod.rs"]
 mod support;
 
+#[path = "all/auth.rs"]
+mod auth;
+#[path = "all/config.rs"]
+mod config;
 #[path = "all/field_outbox.rs"]
 mod field_outbox;
 #[path = "all/field_reports.rs"]
@@ -31,6 +35,10 @@ mod listen;
 mod neighbours;
 #[path = "all/openapi.rs"]
 mod openapi;
+#[path = "all/postgres.rs"]
+mod postgres;
+#[path = "all/rabbitmq.rs"]
+mod rabbitmq;
 #[path = "all/readme.rs"]
 mod readme;
 #[path = "all/scenario_load.rs"]
@@ -39,8 +47,6 @@ mod scenario_load;
 mod scenario_outage;
 #[path = "all/scenario_slow.rs"]
 mod scenario_slow;
-#[path = "all/rabbitmq.rs"]
-mod rabbitmq;
 #[path = "all/store_conformance.rs"]
 mod store_conformance;
 #[path = "all/support_selftest.rs"]
