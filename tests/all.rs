@@ -28,5 +28,7 @@ mod openapi;
 mod rabbitmq;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
+#[path = "all/transport_conformance.rs"]
+mod transport_conformance;
 #[path = "all/webhook.rs"]
 mod webhook;
