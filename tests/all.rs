@@ -24,6 +24,8 @@ mod layering;
 mod listen;
 #[path = "all/openapi.rs"]
 mod openapi;
+#[path = "all/store_conformance.rs"]
+mod store_conformance;
 #[path = "all/rabbitmq.rs"]
 mod rabbitmq;
 #[path = "all/support_selftest.rs"]
