@@ -24,10 +24,10 @@ mod layering;
 mod listen;
 #[path = "all/openapi.rs"]
 mod openapi;
-#[path = "all/store_conformance.rs"]
-mod store_conformance;
 #[path = "all/rabbitmq.rs"]
 mod rabbitmq;
+#[path = "all/store_conformance.rs"]
+mod store_conformance;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
 #[path = "all/transport_conformance.rs"]

@@ -165,17 +165,13 @@ async fn wire_headers_are_the_same_everywhere() {
     sent.envelope.headers.insert("x-own".to_owned(), "v \u{e9}".to_owned());
     sent.envelope.headers.insert("x-empty".to_owned(), String::new());
     let delivery = Delivery { attempts: 4, ..of(sent) };
-    let mut expected: BTreeMap<String, String> = wire::http_headers(&delivery)
+    let expected: BTreeMap<String, String> = wire::http_headers(&delivery)
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.into_owned()))
         .collect();
-    let trace = expected.remove("traceparent").unwrap();
     over_each(async |peer| {
         peer.transport().send(&delivery).await.unwrap();
-        let mut headers = peer.stored().await.remove(0).headers.unwrap();
-        let own = headers.remove("traceparent").unwrap();
-        assert_eq!(own[..36], trace[..36]);
-        assert_ne!(own, trace, "the gateway's own span is the parent");
+        let headers = peer.stored().await.remove(0).headers.unwrap();
         assert_eq!(headers, expected);
     })
     .await;
