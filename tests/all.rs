@@ -24,6 +24,10 @@ mod layering;
 mod listen;
 #[path = "all/openapi.rs"]
 mod openapi;
+#[path = "all/rabbitmq.rs"]
+mod rabbitmq;
+#[path = "all/store_conformance.rs"]
+mod store_conformance;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
 #[path = "all/webhook.rs"]

@@ -15,6 +15,7 @@ pub mod error;
 pub mod group;
 mod postgres;
 pub mod registry;
+mod sqlite;
 pub mod status;
 
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Error, ErrorKind, Result, Shared, postgres};
+use super::{Error, ErrorKind, Result, Shared, postgres, sqlite};
 use crate::domain::Clock;
 
 /// What opening a store needs beside its URL. An engine ignores what does not concern it.
@@ -49,6 +49,7 @@ pub enum Pooler {
 /// [`ErrorKind::Internal`] for a URL that no engine reads (configuration checks it first with [`scheme`]).
 pub async fn open(url: &str, options: &Options) -> Result<Shared> {
     match scheme(url) {
+        "sqlite" => sqlite::open(url, options).await,
         "postgres" | "postgresql" => postgres::open(url, options),
         _ => Err(unknown(url)),
     }
@@ -60,6 +61,7 @@ pub async fn open(url: &str, options: &Options) -> Result<Shared> {
 /// [`ErrorKind::Internal`] for a URL that no engine reads.
 pub fn migration_sql(url: &str) -> Result<Vec<(&'static str, &'static str)>> {
     match scheme(url) {
+        "sqlite" => Ok(sqlite::migration_sql()),
         "postgres" | "postgresql" => Ok(postgres::migration_sql()),
         _ => Err(unknown(url)),
     }

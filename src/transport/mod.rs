@@ -10,6 +10,7 @@
 //! `timeout`, which the caller enforces as well.
 
 pub mod guard;
+mod rabbitmq;
 pub mod registry;
 mod settings;
 mod stdout;

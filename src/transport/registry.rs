@@ -3,6 +3,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 
+use super::rabbitmq::RabbitMq;
 use super::stdout::Stdout;
 use super::webhook::Webhook;
 use super::{Common, ConfigError, Context, Shared, settings};
@@ -49,7 +50,7 @@ const fn entry<K: Kind>() -> Entry {
 }
 
 /// The transports, in the order in which the documentation tells of them.
-const TRANSPORTS: &[Entry] = &[entry::<Stdout>(), entry::<Webhook>()];
+const TRANSPORTS: &[Entry] = &[entry::<Stdout>(), entry::<Webhook>(), entry::<RabbitMq>()];
 
 /// The names that `transport` takes.
 pub fn names() -> impl Iterator<Item = &'static str> {

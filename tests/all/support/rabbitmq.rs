@@ -56,7 +56,7 @@ pub async fn shared() -> Option<RabbitMq> {
             _epmd: None,
         });
     }
-    let broker = RabbitMq::launch(dir, Life::Run).await?;
+    let broker = RabbitMq::launch(dir, Life::Run, "").await?;
     fs::write(run::dir().join("rabbitmq.port"), broker.port.to_string())
         .expect("note the shared broker's port");
     Some(broker)
@@ -64,18 +64,23 @@ pub async fn shared() -> Option<RabbitMq> {
 
 /// A broker for this test alone. `None`: skip the test.
 pub async fn private() -> Option<RabbitMq> {
-    RabbitMq::launch(run::fresh_dir("rabbitmq"), Life::Handle).await
+    private_with("").await
+}
+
+/// As [`private`], with these lines in its configuration.
+pub async fn private_with(conf: &str) -> Option<RabbitMq> {
+    RabbitMq::launch(run::fresh_dir("rabbitmq"), Life::Handle, conf).await
 }
 
 impl RabbitMq {
-    async fn launch(dir: PathBuf, life: Life) -> Option<Self> {
+    async fn launch(dir: PathBuf, life: Life, conf: &str) -> Option<Self> {
         let program = program()?;
         let Some(epmd) = daemon::find("epmd", &[]) else { return missing("Erlang's epmd") };
         fs::create_dir_all(dir.join("home")).expect("make the broker's folder");
         let (port, ports) = (run::free_port(), Ports { epmd: run::free_port(), dist: run::free_port() });
         let conf = format!(
             "listeners.tcp.1 = 127.0.0.1:{port}\ndisk_free_limit.absolute = 50MB\n\
-             vm_memory_high_watermark.absolute = 1GB\nlog.console = false\n"
+             vm_memory_high_watermark.absolute = 1GB\nlog.console = false\n{conf}"
         );
         fs::write(dir.join("rabbitmq.conf"), conf).expect("configure the broker");
         fs::write(dir.join("plugins"), "[].\n").expect("configure the broker's plugins");

@@ -1,0 +1,267 @@
+//! The embedded store: one SQLite file in WAL mode, which other processes may read and write.
+//!
+//! One connection writes, and every write is one `BEGIN IMMEDIATE` transaction on it: whoever holds it sees
+//! nothing change under it, so that a statement may rely on what the one before it read. A few connections
+//! read beside it. Work is spawned, so that a caller who goes away cancels nothing and leaves no transaction
+//! open. "The database's clock" is the clock in the options.
+
+mod accept;
+mod claims;
+mod connect;
+mod deliveries;
+mod error;
+mod migrate;
+mod purge;
+mod rows;
+mod settle;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool};
+use sqlx::{Connection, Sqlite as Engine};
+use tokio::sync::Mutex;
+
+use crate::domain::claim::ClaimKey;
+use crate::domain::delivery::Target;
+use crate::domain::{Clock, Random, RowKey, Token};
+use crate::store::status as asked;
+use crate::store::{self, Error, ErrorKind, Options, Result, Shared};
+
+pub(super) use migrate::migration_sql;
+
+/// Opens the file that `url` names, makes it where it is not there, and brings its schema up to date.
+pub(super) async fn open(url: &str, options: &Options) -> Result<Shared> {
+    let path = connect::path(url)?;
+    connect::create(&path)?;
+    let connect = connect::options(&path, options);
+    connect::enable_log(&connect, options.busy_timeout).await?;
+    let store = Arc::new(Inner {
+        readers: connect::readers(&connect, options),
+        connect,
+        writer: Mutex::new(Writer::Closed),
+        patience: options.busy_timeout.max(options.acquire_timeout),
+        clock: options.clock.clone(),
+        random: Random,
+    });
+    migrate::migrate(&store).await?;
+    Ok(Arc::new(Sqlite(store)))
+}
+
+#[derive(Debug)]
+struct Sqlite(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    connect: SqliteConnectOptions,
+    readers: SqlitePool,
+    writer: Mutex<Writer>,
+    /// How long a write waits for its turn.
+    patience: Duration,
+    clock: Clock,
+    random: Random,
+}
+
+#[derive(Debug)]
+enum Writer {
+    /// Not open: at first, and after an error that leaves it unknown what the connection is in.
+    Closed,
+    Open(SqliteConnection),
+    /// [`store::Store::close`] was called.
+    Ended,
+}
+
+impl Inner {
+    fn now(&self) -> i64 {
+        rows::micros(self.clock.now())
+    }
+
+    async fn reader(&self) -> Result<PoolConnection<Engine>> {
+        self.readers.acquire().await.map_err(error::of)
+    }
+
+    /// Runs `work` in one write transaction, with the moment at which it began (in microseconds). It is
+    /// committed when `work` succeeds, else rolled back.
+    async fn write<T, W>(self: &Arc<Self>, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Result<T>> + Send + 'static,
+    {
+        let store = Arc::clone(self);
+        tokio::spawn(async move { store.transact(work).await })
+            .await
+            .map_err(|panic| Error::new(ErrorKind::Internal, panic.to_string()))?
+    }
+
+    async fn transact<T, W>(&self, work: W) -> Result<T>
+    where
+        W: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Result<T>> + Send,
+    {
+        let mut writer = tokio::time::timeout(self.patience, self.writer.lock())
+            .await
+            .map_err(|_| Error::new(ErrorKind::Unavailable, "the writes before this one take too long"))?;
+        // Taken out, so that only a connection that is known to be clean is put back: a panic in `work`, or
+        // a failed rollback, drops it.
+        let mut connection = match std::mem::replace(&mut *writer, Writer::Closed) {
+            Writer::Open(connection) => connection,
+            Writer::Closed => connect::writer(&self.connect).await?,
+            Writer::Ended => {
+                *writer = Writer::Ended;
+                return Err(Error::new(ErrorKind::Unavailable, "the store is closed"));
+            }
+        };
+        let (result, after) = self.run(&mut connection, work).await;
+        if after == After::Clean {
+            *writer = Writer::Open(connection);
+        }
+        result
+    }
+
+    async fn run<T, W>(&self, connection: &mut SqliteConnection, work: W) -> (Result<T>, After)
+    where
+        W: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Result<T>> + Send,
+    {
+        let mut transaction = match connection.begin_with("BEGIN IMMEDIATE").await {
+            Ok(transaction) => transaction,
+            Err(error) if error::is_busy(&error) => return (Err(error::of(error)), After::Clean),
+            Err(error) => return (Err(error::of(error)), After::Unknown),
+        };
+        let now = self.now();
+        match work(&mut transaction, now).await {
+            Ok(value) => match transaction.commit().await {
+                Ok(()) => (Ok(value), After::Clean),
+                Err(error) => (Err(error::of_commit(error)), After::Unknown),
+            },
+            Err(error) => match transaction.rollback().await {
+                Ok(()) => (Err(error), After::Clean),
+                Err(_) => (Err(error), After::Unknown),
+            },
+        }
+    }
+}
+
+/// What a connection is in after its use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// No transaction is open on it.
+    Clean,
+    Unknown,
+}
+
+#[async_trait]
+impl store::Store for Sqlite {
+    fn engine(&self) -> &'static str {
+        "sqlite"
+    }
+
+    /// There is one writer.
+    fn writers(&self) -> usize {
+        1
+    }
+
+    async fn migrate(&self) -> Result<Vec<String>> {
+        migrate::migrate(&self.0).await
+    }
+
+    async fn readiness(&self) -> Result<asked::Readiness> {
+        migrate::readiness(&self.0).await
+    }
+
+    async fn accept(&self, group: &[store::accept::Request]) -> Vec<Result<store::accept::Outcome>> {
+        accept::accept(&self.0, group).await
+    }
+
+    async fn take(&self, take: &store::deliveries::Take) -> Result<Vec<store::deliveries::Taken>> {
+        deliveries::take(&self.0, take).await
+    }
+
+    async fn settle(
+        &self,
+        batch: &[store::deliveries::Settlement],
+    ) -> Result<Vec<store::deliveries::Settled>> {
+        settle::settle(&self.0, batch).await
+    }
+
+    async fn give_back(&self, rows: &[(RowKey, Token)]) -> Result<u64> {
+        deliveries::give_back(&self.0, rows).await
+    }
+
+    async fn due_in(&self, targets: &[Target]) -> Result<Vec<Option<Duration>>> {
+        deliveries::due_in(&self.0, targets).await
+    }
+
+    async fn expire(&self, limit: u32) -> Result<Vec<(Target, u64)>> {
+        settle::expire(&self.0, limit).await
+    }
+
+    async fn backlog(&self) -> Result<Vec<asked::Backlog>> {
+        deliveries::backlog(&self.0).await
+    }
+
+    async fn message(&self, tenant: &str, id: &str) -> Result<Option<asked::MessageStatus>> {
+        status::message(&self.0, tenant, id).await
+    }
+
+    async fn messages(&self, query: &asked::MessageQuery) -> Result<asked::MessagePage> {
+        status::messages(&self.0, query).await
+    }
+
+    async fn cancel(&self, tenant: &str, id: &str) -> Result<asked::Cancelled> {
+        status::cancel(&self.0, tenant, id).await
+    }
+
+    async fn paused(&self) -> Result<Vec<Target>> {
+        status::paused(&self.0).await
+    }
+
+    async fn set_paused(&self, target: &Target, paused: asked::Paused) -> Result<()> {
+        status::set_paused(&self.0, target, paused).await
+    }
+
+    async fn claim(&self, claim: &store::claims::NewClaim) -> Result<store::claims::Claimed> {
+        claims::claim(&self.0, claim).await
+    }
+
+    async fn renew(
+        &self,
+        key: ClaimKey,
+        token: Token,
+        lease: Duration,
+    ) -> Result<Option<store::claims::Claim>> {
+        claims::renew(&self.0, key, token, lease).await
+    }
+
+    async fn confirm(
+        &self,
+        key: ClaimKey,
+        token: Token,
+        window: Duration,
+    ) -> Result<Option<store::claims::Claim>> {
+        claims::confirm(&self.0, key, token, window).await
+    }
+
+    async fn release(&self, key: ClaimKey, token: Token) -> Result<bool> {
+        claims::release(&self.0, key, token).await
+    }
+
+    async fn claim_of(&self, key: ClaimKey) -> Result<Option<store::claims::Claim>> {
+        claims::claim_of(&self.0, key).await
+    }
+
+    async fn purge(&self, limit: u32, keep: &asked::Retention) -> Result<asked::Purged> {
+        purge::purge(&self.0, limit, keep).await
+    }
+
+    async fn close(&self) {
+        self.0.readers.close().await;
+        let writer = std::mem::replace(&mut *self.0.writer.lock().await, Writer::Ended);
+        if let Writer::Open(connection) = writer {
+            // Nothing is lost with it: what was answered is committed.
+            let _ = connection.close().await;
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Where messages stand; cancelling; pauses.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sqlx::sqlite::SqliteRow;
+use sqlx::{AssertSqlSafe, SqliteConnection};
+use uuid::Uuid;
+
+use super::rows::{Columns, as_row_id};
+use super::{Inner, error};
+use crate::domain::delivery::{DeliveryState, Target};
+use crate::store::Result;
+use crate::store::accept::MessageState;
+use crate::store::status::{
+    Cancelled, MessagePage, MessageQuery, MessageStatus, Paused, TargetStatus, done_state,
+};
+
+/// Every row (0), dead letter (1) and receipt (2) of the messages whose row ids are in `ids`.
+const PARTS: &str = "
+    SELECT 0 AS place, row_id, target_no, kind, target, message_id, type, deduplication_id, attempts,
+           state, due_at, NULL AS sent_at, error_kind
+    FROM oncegate_deliveries WHERE row_id IN ids AND tenant = ?1 {filter}
+    UNION ALL
+    SELECT 1, row_id, target_no, kind, target, message_id, type, deduplication_id, attempts,
+           NULL, NULL, NULL, error_kind
+    FROM oncegate_dead_letters WHERE row_id IN ids AND tenant = ?1 {filter}
+    UNION ALL
+    SELECT 2, row_id, target_no, kind, target, message_id, type, deduplication_id, attempts,
+           NULL, NULL, sent_at, NULL
+    FROM oncegate_receipts WHERE row_id IN ids AND tenant = ?1 {filter}
+    ORDER BY row_id, target_no, place";
+
+/// Those of a logical id: `?2`, which may be the text of the row id `?3`.
+const OF_ID: &str = "
+    WITH ids (id) AS MATERIALIZED (
+        SELECT row_id FROM oncegate_deliveries WHERE message_id = ?2 UNION
+        SELECT row_id FROM oncegate_dead_letters WHERE message_id = ?2 UNION
+        SELECT row_id FROM oncegate_receipts WHERE message_id = ?2 UNION
+        SELECT ?3)";
+const OF_ID_ONLY: &str = "AND (message_id IS NULL OR message_id = ?2)";
+
+const PAGE: &str = "
+    WITH ids (id) AS MATERIALIZED (
+        SELECT DISTINCT row_id FROM oncegate_deliveries
+        WHERE tenant = ?1 AND row_id > ?2 {where} ORDER BY row_id LIMIT ?3)";
+
+/// A table's row of [`PARTS`].
+struct Part {
+    row_id: Uuid,
+    message_id: String,
+    kind: String,
+    deduplication_id: Option<String>,
+    target: TargetStatus,
+}
+
+fn part(row: &SqliteRow) -> Result<Part> {
+    let row_id = row.uuid("row_id")?;
+    let target = row.target()?;
+    let attempts = row.count32("attempts")?;
+    let state = match row.int("place")? {
+        0 if row.int("state")? == DeliveryState::Scheduled as i64 => MessageState::Scheduled,
+        0 if attempts > 0 => MessageState::Retrying,
+        0 => MessageState::Pending,
+        1 => MessageState::Dead,
+        _ => done_state(target.kind),
+    };
+    Ok(Part {
+        row_id,
+        message_id: row.message_id(row_id)?,
+        kind: row.text("type")?,
+        deduplication_id: row.text_opt("deduplication_id")?,
+        target: TargetStatus {
+            target,
+            state,
+            attempts,
+            due_at: row.time_opt("due_at")?,
+            sent_at: row.time_opt("sent_at")?,
+            error_kind: row.text_opt("error_kind")?,
+        },
+    })
+}
+
+/// Of several messages with one logical id the newest says what it is.
+fn together(parts: Vec<Part>) -> Option<MessageStatus> {
+    let newest = parts.last()?;
+    Some(MessageStatus {
+        id: newest.message_id.clone(),
+        kind: newest.kind.clone(),
+        deduplication_id: newest.deduplication_id.clone(),
+        targets: parts.into_iter().map(|part| part.target).collect(),
+    })
+}
+
+async fn of_id(connection: &mut SqliteConnection, tenant: &str, id: &str) -> Result<Vec<Part>> {
+    let sql = format!("{OF_ID}{}", PARTS.replace("{filter}", OF_ID_ONLY));
+    let query = sqlx::query(AssertSqlSafe(sql)).bind(tenant).bind(id).bind(as_row_id(id));
+    let rows = query.fetch_all(connection).await.map_err(error::of)?;
+    rows.iter().map(part).collect()
+}
+
+pub(super) async fn message(store: &Inner, tenant: &str, id: &str) -> Result<Option<MessageStatus>> {
+    let mut reader = store.reader().await?;
+    Ok(together(of_id(&mut reader, tenant, id).await?))
+}
+
+pub(super) async fn messages(store: &Inner, asked: &MessageQuery) -> Result<MessagePage> {
+    let Some(sql) = page_sql(asked) else {
+        return Ok(MessagePage::default());
+    };
+    let limit = asked.limit as usize;
+    let mut reader = store.reader().await?;
+    let rows = sqlx::query(AssertSqlSafe(sql))
+        .bind(&asked.tenant)
+        .bind(asked.cursor.unwrap_or(Uuid::nil()))
+        .bind(i64::from(asked.limit) + 1)
+        .bind(&asked.kind)
+        .bind(&asked.deduplication_id)
+        .bind(&asked.correlation_id)
+        .fetch_all(&mut *reader)
+        .await
+        .map_err(error::of)?;
+    let mut by_row: BTreeMap<Uuid, Vec<Part>> = BTreeMap::new();
+    for row in &rows {
+        let part = part(row)?;
+        by_row.entry(part.row_id).or_default().push(part);
+    }
+    let more = by_row.len() > limit;
+    let page: Vec<(Uuid, Vec<Part>)> = by_row.into_iter().take(limit).collect();
+    let next = page.last().map(|(row_id, _)| *row_id).filter(|_| more);
+    Ok(MessagePage { items: page.into_iter().filter_map(|(_, parts)| together(parts)).collect(), next })
+}
+
+/// `None`: what is asked for never has rows.
+fn page_sql(asked: &MessageQuery) -> Option<String> {
+    let mut filters = match asked.state {
+        None => String::new(),
+        Some(MessageState::Scheduled) => "AND state = 0 ".to_owned(),
+        Some(MessageState::Pending) => "AND state <> 0 AND attempts = 0 ".to_owned(),
+        Some(MessageState::Retrying) => "AND state <> 0 AND attempts > 0 ".to_owned(),
+        Some(MessageState::Sent | MessageState::Handled | MessageState::Dead) => return None,
+    };
+    for (asked, filter) in [
+        (&asked.kind, "AND type = ?4 "),
+        (&asked.deduplication_id, "AND deduplication_id = ?5 "),
+        (&asked.correlation_id, "AND correlation_id = ?6 "),
+    ] {
+        if asked.is_some() {
+            filters.push_str(filter);
+        }
+    }
+    Some(format!("{}{}", PAGE.replace("{where}", &filters), PARTS.replace("{filter}", "")))
+}
+
+const CANCEL: &str = "DELETE FROM oncegate_deliveries WHERE row_id = ?1 RETURNING claim_key";
+
+/// Only if the claim is still this message's.
+const FREE: &str = "DELETE FROM oncegate_deduplication WHERE key = ?1 AND row_id = ?2";
+
+pub(super) async fn cancel(store: &Arc<Inner>, tenant: &str, id: &str) -> Result<Cancelled> {
+    let (tenant, id) = (tenant.to_owned(), id.to_owned());
+    store
+        .write(move |connection, _| {
+            Box::pin(async move {
+                let parts = of_id(connection, &tenant, &id).await?;
+                if parts.is_empty() {
+                    return Ok(Cancelled::NotFound);
+                }
+                // A message of this id that is long delivered does not keep a later one from being cancelled.
+                let waiting = |part: &Part| part.target.due_at.is_some();
+                let mut rows: Vec<Uuid> =
+                    parts.iter().filter(|part| waiting(part)).map(|part| part.row_id).collect();
+                rows.dedup();
+                let mut deliveries = parts.iter().filter(|part| rows.contains(&part.row_id));
+                if rows.is_empty() || deliveries.any(|part| part.target.state != MessageState::Scheduled) {
+                    return Ok(Cancelled::TooLate);
+                }
+                for row_id in rows {
+                    let query = sqlx::query_scalar::<_, Option<Uuid>>(CANCEL).bind(row_id);
+                    let keys = query.fetch_all(&mut *connection).await.map_err(error::of)?;
+                    for key in keys.into_iter().flatten() {
+                        let query = sqlx::query(FREE).bind(key).bind(row_id);
+                        query.execute(&mut *connection).await.map_err(error::of)?;
+                    }
+                }
+                Ok(Cancelled::Yes)
+            })
+        })
+        .await
+}
+
+const PAUSED: &str = "SELECT kind, name AS target FROM oncegate_targets ORDER BY kind, name";
+const PAUSE: &str = "
+    INSERT INTO oncegate_targets (kind, name, paused_at) VALUES (?1, ?2, ?3)
+    ON CONFLICT (kind, name) DO NOTHING";
+const RESUME: &str = "DELETE FROM oncegate_targets WHERE kind = ?1 AND name = ?2";
+
+pub(super) async fn paused(store: &Inner) -> Result<Vec<Target>> {
+    let mut reader = store.reader().await?;
+    let rows = sqlx::query(PAUSED).fetch_all(&mut *reader).await.map_err(error::of)?;
+    rows.iter().map(Columns::target).collect()
+}
+
+pub(super) async fn set_paused(store: &Arc<Inner>, target: &Target, paused: Paused) -> Result<()> {
+    let target = target.clone();
+    store
+        .write(move |connection, now| {
+            Box::pin(async move {
+                let query = match paused {
+                    Paused::Yes => sqlx::query(PAUSE),
+                    Paused::No => sqlx::query(RESUME),
+                };
+                let query = query.bind(target.kind as i16).bind(&*target.name);
+                let query = match paused {
+                    Paused::Yes => query.bind(now),
+                    Paused::No => query,
+                };
+                query.execute(connection).await.map_err(error::of)?;
+                Ok(())
+            })
+        })
+        .await
+}

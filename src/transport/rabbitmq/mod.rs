@@ -1,0 +1,156 @@
+//! RabbitMQ, by AMQP 0.9.1: publisher confirms, `mandatory`, persistent.
+//!
+//! [`supervisor`] keeps a connection, [`session`] publishes over its channel, many messages at a time. A message
+//! is acknowledged when the broker confirmed it and did not give it back. When a connection breaks, what waited
+//! for its confirm may be with the broker or not; it is sent again, with the same message id.
+
+mod config;
+mod envelope;
+mod failure;
+mod routing;
+mod session;
+mod supervisor;
+mod topology;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapin::types::ShortString;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::registry::Kind;
+use super::{Ack, Common, ConfigError, Context, Shared, Transport};
+use crate::domain::Random;
+use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault, Format};
+use config::Config;
+use routing::RoutingKey;
+use session::Publish;
+use supervisor::{State, Supervisor};
+
+/// How many messages may be on their way at once, where the configuration does not say.
+const IN_FLIGHT: usize = 1024;
+/// A confirm that takes this many timeouts is none: the connection is made anew.
+const STUCK_TIMEOUTS: u32 = 3;
+const STUCK_AT_LEAST: Duration = Duration::from_secs(10);
+
+/// The transport `rabbitmq`.
+pub(super) struct RabbitMq;
+
+impl Kind for RabbitMq {
+    const NAME: &'static str = "rabbitmq";
+    type Config = Config;
+
+    fn check(config: &Config, _: &Common) -> Result<(), ConfigError> {
+        config.check()
+    }
+
+    fn build(name: &str, config: Config, common: &Common, context: &Context) -> Result<Shared, ConfigError> {
+        let exchange = ShortString::try_new(config.exchange.as_str())
+            .map_err(|_| ConfigError::new("exchange", "is longer than 255 bytes"))?;
+        let routing_key =
+            RoutingKey::parse(&config.routing_key).map_err(|text| ConfigError::new("routing_key", text))?;
+        let (publishes, waiting) = mpsc::channel(common.max_in_flight.unwrap_or(IN_FLIGHT).max(1));
+        let (state_sender, state) = watch::channel(State::Connecting);
+        let supervisor = Supervisor {
+            name: name.to_owned(),
+            config,
+            random: context.random,
+            publishes: waiting,
+            state: state_sender,
+            stuck_after: common.timeout.saturating_mul(STUCK_TIMEOUTS).max(STUCK_AT_LEAST),
+        };
+        let task = tokio::spawn(supervisor.run());
+        Ok(Arc::new(Publisher {
+            exchange,
+            routing_key,
+            format: common.format,
+            timeout: common.timeout,
+            random: context.random,
+            state,
+            publishes: Mutex::new(Some(publishes)),
+            task: Mutex::new(Some(task)),
+        }))
+    }
+}
+
+struct Publisher {
+    exchange: ShortString,
+    routing_key: RoutingKey,
+    format: Format,
+    timeout: Duration,
+    random: Random,
+    state: watch::Receiver<State>,
+    /// `None` once it was closed.
+    publishes: Mutex<Option<mpsc::Sender<Publish>>>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[async_trait]
+impl Transport for Publisher {
+    async fn send(&self, delivery: &Delivery) -> Result<Ack, Failure> {
+        let routing_key = ShortString::try_new(self.routing_key.render(&delivery.message)).map_err(|_| {
+            let text = "its routing key is longer than AMQP's 255 bytes";
+            Failure::new(Fault::Message(DeadKind::Refused), text)
+        })?;
+        let properties = envelope::properties(delivery, self.format, self.random)?;
+        let (reply, confirmed) = oneshot::channel();
+        let publish = Publish {
+            exchange: self.exchange.clone(),
+            routing_key,
+            properties,
+            body: delivery.message.body.clone(),
+            reply,
+        };
+        let attempt = async {
+            self.connected().await?;
+            let publishes = self.publishes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let closed = || failure::unconnected("the destination is closed");
+            publishes.ok_or_else(closed)?.send(publish).await.map_err(|_| closed())?;
+            confirmed.await.unwrap_or_else(|_| Err(failure::unconfirmed()))
+        };
+        match tokio::time::timeout(self.timeout, attempt).await {
+            Ok(result) => result.map(|()| Ack {}),
+            Err(_) => Err(self.timed_out()),
+        }
+    }
+
+    fn default_in_flight(&self) -> usize {
+        IN_FLIGHT
+    }
+
+    async fn close(&self) {
+        drop(self.publishes.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            // A task that panicked is at its end as well.
+            let _ = task.await;
+        }
+    }
+}
+
+impl Publisher {
+    /// Waits for the first connection; later, says at once when there is none.
+    async fn connected(&self) -> Result<(), Failure> {
+        let mut state = self.state.clone();
+        let known = state.wait_for(|state| !matches!(state, State::Connecting)).await;
+        match known.as_deref() {
+            Ok(State::Down(reason)) => Err(failure::unconnected(reason)),
+            Ok(_) => Ok(()),
+            Err(_) => Err(failure::unconnected("the destination is closed")),
+        }
+    }
+
+    /// An attempt without a confirm. Where the connection is known to be bad, that is the reason.
+    fn timed_out(&self) -> Failure {
+        match &*self.state.borrow() {
+            State::Up => Failure::new(
+                Fault::Attempt,
+                format!("the broker did not confirm it within {:?}", self.timeout),
+            ),
+            State::Connecting => failure::unconnected("the broker does not complete a connection"),
+            State::Down(reason) => failure::unconnected(reason),
+        }
+    }
+}

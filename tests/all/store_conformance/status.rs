@@ -1,0 +1,227 @@
+//! Where messages stand, finding them, cancelling them; pauses.
+
+use std::time::Duration;
+
+use oncegate::domain::delivery::Target;
+use oncegate::store::accept::{Message, MessageState};
+use oncegate::store::deliveries::Counted;
+use oncegate::store::status::{Cancelled, MessageQuery, Paused};
+
+use super::backends::Bench;
+use super::build::*;
+
+fn scheduled(id: &str) -> Message {
+    claiming(
+        message_with(|message| {
+            message.deliver_at = Some(message.accepted_at + HOUR);
+            message.deduplication_id = Some(id.into());
+        }),
+        id,
+        HOUR,
+    )
+}
+
+pub async fn a_message_is_followed_through_its_life(bench: &Bench) {
+    let state = async |id: &str| {
+        let status = bench.store.message("", id).await.unwrap().unwrap();
+        assert_eq!((status.id.as_str(), status.kind.as_str()), (id, "order.created"));
+        assert_eq!(status.deduplication_id.as_deref(), Some("w"));
+        let target = &status.targets[0];
+        (target.state, target.attempts)
+    };
+    let at = bench.now() + SHORT;
+    let mut message = scheduled("w");
+    message = Message {
+        message: message_with(|new| {
+            *new = oncegate::domain::Message { deliver_at: Some(at), ..(*message.message).clone() }
+        })
+        .message,
+        ..message
+    };
+    let id = message.message.id.clone();
+    put(&bench.store, vec![message.clone()]).await;
+    assert_eq!(state(&id).await, (MessageState::Scheduled, 0));
+    bench.pass(LONGER).await;
+    let (_, owner) = take_one(&bench.store).await;
+    assert_eq!(state(&id).await, (MessageState::Pending, 0));
+    settle(&bench.store, retry(row(&message, 0), owner, Duration::ZERO, Counted::Yes)).await;
+    assert_eq!(state(&id).await, (MessageState::Retrying, 1));
+    take_one(&bench.store).await;
+    assert_eq!(state(&id).await, (MessageState::Retrying, 1));
+    settle(&bench.store, done(row(&message, 0))).await;
+    assert_eq!(state(&id).await, (MessageState::Sent, 2));
+    assert!(bench.store.message("", "unknown").await.unwrap().is_none());
+}
+
+pub async fn a_message_is_told_per_target(bench: &Bench) {
+    let targets = [Target::destination("orders"), Target::destination("b"), Target::handler("h")];
+    let message = to(message_with(|message| message.id = "client-1".into()), &targets);
+    put(&bench.store, vec![message.clone()]).await;
+    let (_, owner) = take_one(&bench.store).await;
+    let batch = [dead(row(&message, 0), owner), done(row(&message, 2))];
+    bench.store.settle(&batch).await.unwrap();
+    let status = bench.store.message("", "client-1").await.unwrap().unwrap();
+    let told: Vec<_> = status.targets.iter().map(|target| (target.target.clone(), target.state)).collect();
+    let states = [MessageState::Dead, MessageState::Pending, MessageState::Handled];
+    assert_eq!(told, targets.into_iter().zip(states).collect::<Vec<_>>());
+}
+
+/// C-Address-Onboarding-Bridge#379: another tenant's was returned.
+pub async fn what_belongs_to_another_tenant_is_not_there(bench: &Bench) {
+    let of = |tenant: &str| {
+        let tenant = tenant.to_owned();
+        let mut message = scheduled(&tenant);
+        let mut inner = (*message.message).clone();
+        (inner.id, inner.tenant) = ("same".into(), tenant);
+        message.message = inner.into();
+        message
+    };
+    put(&bench.store, vec![of("acme"), of("other")]).await;
+    for tenant in ["acme", "other"] {
+        let status = bench.store.message(tenant, "same").await.unwrap().unwrap();
+        assert_eq!((status.targets.len(), status.deduplication_id.as_deref()), (1, Some(tenant)));
+    }
+    assert!(bench.store.message("", "same").await.unwrap().is_none());
+    assert_eq!(bench.store.cancel("", "same").await.unwrap(), Cancelled::NotFound);
+    let query = MessageQuery { tenant: "acme".into(), limit: 10, ..MessageQuery::default() };
+    assert_eq!(bench.store.messages(&query).await.unwrap().items.len(), 1);
+    assert_eq!(bench.store.cancel("acme", "same").await.unwrap(), Cancelled::Yes);
+    assert!(bench.store.message("other", "same").await.unwrap().is_some());
+}
+
+pub async fn messages_are_found_by_what_they_are(bench: &Bench) {
+    let find = async |change: &dyn Fn(&mut MessageQuery)| {
+        let mut query = MessageQuery { limit: 10, ..MessageQuery::default() };
+        change(&mut query);
+        let page = bench.store.messages(&query).await.unwrap();
+        assert!(page.next.is_none());
+        // Ordered by row id, which says nothing within a millisecond.
+        let mut ids: Vec<String> = page.items.into_iter().map(|status| status.id).collect();
+        ids.sort_unstable();
+        ids
+    };
+    let named = |id: &str, change: &dyn Fn(&mut oncegate::domain::Message)| {
+        message_with(|message| {
+            message.id = id.into();
+            change(message);
+        })
+    };
+    let retrying = to(named("a", &|m| m.kind = "other".into()), &[Target::destination("x")]);
+    put(&bench.store, vec![retrying.clone()]).await;
+    put(&bench.store, vec![named("b", &|m| m.deduplication_id = Some("d".into()))]).await;
+    put(&bench.store, vec![named("c", &|m| m.correlation_id = Some("r".into()))]).await;
+    put(&bench.store, vec![named("d", &|m| m.deliver_at = Some(m.accepted_at + HOUR))]).await;
+    put(&bench.store, vec![named("e", &|m| m.correlation_id = Some("r".into()))]).await;
+    let gone = named("f", &|m| m.correlation_id = Some("r".into()));
+    put(&bench.store, vec![gone.clone()]).await;
+    settle(&bench.store, done(row(&gone, 0))).await;
+    let owner = token();
+    take_as(&bench.store, &Target::destination("x"), 1, HOUR, owner).await;
+    settle(&bench.store, retry(row(&retrying, 0), owner, HOUR, Counted::Yes)).await;
+
+    assert_eq!(find(&|_| {}).await, ["a", "b", "c", "d", "e"]);
+    assert_eq!(find(&|q| q.kind = Some("other".into())).await, ["a"]);
+    assert_eq!(find(&|q| q.deduplication_id = Some("d".into())).await, ["b"]);
+    assert_eq!(find(&|q| q.correlation_id = Some("r".into())).await, ["c", "e"]);
+    assert_eq!(find(&|q| q.state = Some(MessageState::Scheduled)).await, ["d"]);
+    assert_eq!(find(&|q| q.state = Some(MessageState::Retrying)).await, ["a"]);
+    assert_eq!(find(&|q| q.state = Some(MessageState::Pending)).await, ["b", "c", "e"]);
+    assert!(find(&|q| q.state = Some(MessageState::Sent)).await.is_empty());
+    assert!(find(&|q| q.correlation_id = Some("R".into())).await.is_empty());
+    assert!(
+        find(&|q| {
+            q.correlation_id = Some("r".into());
+            q.state = Some(MessageState::Scheduled);
+        })
+        .await
+        .is_empty()
+    );
+}
+
+/// wolverine 6.29: pages 0 and 1 were the same.
+pub async fn messages_are_listed_a_page_at_a_time(bench: &Bench) {
+    let targets = [Target::destination("a"), Target::destination("b")];
+    let mut expected = Vec::new();
+    for n in 0..7 {
+        let message = to(message_with(|message| message.id = format!("m{n}")), &targets);
+        put(&bench.store, vec![message.clone()]).await;
+        expected.push((message.row_id, message.message.id.clone()));
+    }
+    expected.sort();
+    let mut query = MessageQuery { limit: 3, ..MessageQuery::default() };
+    let mut found = Vec::new();
+    let mut sizes = Vec::new();
+    loop {
+        let page = bench.store.messages(&query).await.unwrap();
+        sizes.push(page.items.len());
+        assert!(page.items.iter().all(|status| status.targets.len() == 2));
+        found.extend(page.items.into_iter().map(|status| status.id));
+        match page.next {
+            Some(next) => query.cursor = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(sizes, [3, 3, 1]);
+    assert_eq!(found, expected.into_iter().map(|(_, id)| id).collect::<Vec<_>>());
+}
+
+pub async fn what_is_scheduled_can_be_cancelled_and_its_identity_is_free(bench: &Bench) {
+    let message = to(scheduled("w"), &[Target::destination("a"), Target::handler("b")]);
+    put(&bench.store, vec![message.clone(), scheduled("stays")]).await;
+    assert_eq!(bench.store.cancel("", &message.message.id).await.unwrap(), Cancelled::Yes);
+    assert_eq!(bench.store.cancel("", &message.message.id).await.unwrap(), Cancelled::NotFound);
+    assert!(bench.store.message("", &message.message.id).await.unwrap().is_none());
+    assert_eq!((bench.count("deliveries").await, bench.count("deduplication").await), (1, 1));
+    put(&bench.store, vec![scheduled("w")]).await;
+}
+
+pub async fn what_is_on_its_way_cannot_be_cancelled(bench: &Bench) {
+    let cancel = async |message: &Message| bench.store.cancel("", &message.message.id).await.unwrap();
+    let waiting = work("w");
+    put(&bench.store, vec![waiting.clone()]).await;
+    assert_eq!(cancel(&waiting).await, Cancelled::TooLate);
+    let (_, owner) = take_one(&bench.store).await;
+    assert_eq!(cancel(&waiting).await, Cancelled::TooLate);
+    settle(&bench.store, dead(row(&waiting, 0), owner)).await;
+    assert_eq!(cancel(&waiting).await, Cancelled::TooLate);
+    assert!(bench.store.claim_of(work_key("w")).await.unwrap().is_some());
+
+    // One of two targets has been taken already: all or nothing.
+    let [here, there] = ["here", "there"].map(Target::destination);
+    let at = bench.now() + SHORT;
+    let both = to(message_with(|message| message.deliver_at = Some(at)), &[here.clone(), there]);
+    put(&bench.store, vec![both.clone()]).await;
+    bench.pass(LONGER).await;
+    assert_eq!(take(&bench.store, &here, 10, HOUR).await.len(), 1);
+    assert_eq!(cancel(&both).await, Cancelled::TooLate);
+    settle(&bench.store, done(row(&both, 0))).await;
+    assert_eq!(cancel(&both).await, Cancelled::TooLate);
+    assert_eq!(bench.count("deliveries").await, 1);
+}
+
+/// Its own claim expired while nobody took its row, and another message took the work over.
+pub async fn cancelling_leaves_the_claim_of_another_message(bench: &Bench) {
+    let at = bench.now() + SHORT / 2;
+    let first = claiming(message_with(|message| message.deliver_at = Some(at)), "w", SHORT / 2);
+    put(&bench.store, vec![first.clone()]).await;
+    bench.pass(LONGER).await;
+    let second = scheduled("w");
+    put(&bench.store, vec![second.clone()]).await;
+    assert_eq!(bench.store.cancel("", &first.message.id).await.unwrap(), Cancelled::Yes);
+    let claim = bench.store.claim_of(work_key("w")).await.unwrap().unwrap();
+    assert_eq!(claim.row_id, Some(second.row_id));
+}
+
+pub async fn a_pause_is_for_all_and_remembered(bench: &Bench) {
+    let other = bench.another().await;
+    let [orders, handler] = [Target::destination("orders"), Target::handler("orders")];
+    for _ in 0..2 {
+        bench.store.set_paused(&orders, Paused::Yes).await.unwrap();
+        assert_eq!(other.paused().await.unwrap(), std::slice::from_ref(&orders));
+    }
+    other.set_paused(&handler, Paused::Yes).await.unwrap();
+    bench.store.set_paused(&orders, Paused::No).await.unwrap();
+    bench.store.set_paused(&orders, Paused::No).await.unwrap();
+    other.close().await;
+    assert_eq!(bench.another().await.paused().await.unwrap(), [handler]);
+}
