@@ -26,6 +26,8 @@ mod listen;
 mod openapi;
 #[path = "all/rabbitmq.rs"]
 mod rabbitmq;
+#[path = "all/relay.rs"]
+mod relay;
 #[path = "all/store_conformance.rs"]
 mod store_conformance;
 #[path = "all/support_selftest.rs"]
