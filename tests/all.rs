@@ -10,6 +10,10 @@
 #[path = "all/support/mod.rs"]
 mod support;
 
+#[path = "all/auth.rs"]
+mod auth;
+#[path = "all/config.rs"]
+mod config;
 #[path = "all/http_errors.rs"]
 mod http_errors;
 #[path = "all/http_publish.rs"]
@@ -24,11 +28,17 @@ mod layering;
 mod listen;
 #[path = "all/openapi.rs"]
 mod openapi;
+#[path = "all/postgres.rs"]
+mod postgres;
 #[path = "all/rabbitmq.rs"]
 mod rabbitmq;
+#[path = "all/relay.rs"]
+mod relay;
 #[path = "all/store_conformance.rs"]
 mod store_conformance;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
+#[path = "all/transport_conformance.rs"]
+mod transport_conformance;
 #[path = "all/webhook.rs"]
 mod webhook;

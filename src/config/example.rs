@@ -182,9 +182,14 @@ impl Page {
     }
 
     fn key(&mut self, name: &str, node: Node<'_>, required: bool) {
-        let value = match (required, node.default()) {
-            (false, Some(value)) => value,
-            _ => node.example().unwrap_or(&Value::Null),
+        let empty =
+            |value: &&Value| *value == &Value::String(String::new()) || *value == &Value::Array(Vec::new());
+        let value = match (required, node.default(), node.example()) {
+            // A default that is nothing shows nobody how to write one.
+            (false, Some(value), None) => value,
+            (false, Some(value), Some(_)) if !empty(&value) => value,
+            (_, _, Some(example)) => example,
+            (_, _, None) => &Value::Null,
         };
         self.key_as(name, node, required, value);
     }

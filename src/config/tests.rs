@@ -270,7 +270,7 @@ fn what_cannot_work_is_refused() {
     says("[messages.\"a.*\"]", &["x.toml:1: messages.\"a.*\": names one type exactly"]);
     says(
         "[messages.a]\nschema = \"none.json\"",
-        &["x.toml:2: messages.a.schema: the file `none.json` cannot be read"],
+        &["x.toml:2: messages.a.schema: `none.json` cannot be read"],
     );
     says("[messages.a]\ndeduplicate = { window = \"0s\" }", &["x.toml:2: messages.a.deduplicate.window: "]);
     says(

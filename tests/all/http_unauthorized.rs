@@ -12,6 +12,10 @@ grants = []
 
 [destinations.out]
 transport = "stdout"
+
+[[routes]]
+types = ["*"]
+destinations = ["out"]
 "#;
 
 /// Operations that need no key. A new one of these is a decision: it has to be written down here.

@@ -34,7 +34,7 @@ pub(super) use claim_columns;
 pub(super) const CLAIM: &str = concat!(
     "INSERT INTO oncegate.deduplication AS c
         (key, kind, scope, id, tenant, token, confirmed, message_id, first_seen_at, expires_at, fingerprint)
-     VALUES ($1, $2, $3, $4, $5, $6, false, $7, now(), now() + $8, $9)
+     VALUES ($1, $2, $3, $4, $5, $6, false, $7, now(), now() + $8::interval, $9)
      ON CONFLICT (key) DO UPDATE SET
         kind = excluded.kind, scope = excluded.scope, id = excluded.id, tenant = excluded.tenant,
         token = excluded.token, confirmed = false, message_id = excluded.message_id, row_id = NULL,
@@ -53,7 +53,7 @@ pub(super) const FIND: &str = concat!(
 
 /// Also of a lease that has ended, as long as nobody took it over: the token still holds.
 pub(super) const RENEW: &str = concat!(
-    "UPDATE oncegate.deduplication c SET expires_at = now() + $3
+    "UPDATE oncegate.deduplication c SET expires_at = now() + $3::interval
      WHERE c.key = $1 AND c.token = $2 AND NOT c.confirmed
      RETURNING ",
     claim_columns!()
@@ -62,7 +62,7 @@ pub(super) const RENEW: &str = concat!(
 /// Again: the same answer, as long as it stands.
 pub(super) const CONFIRM: &str = concat!(
     "UPDATE oncegate.deduplication c SET
-        confirmed = true, expires_at = CASE WHEN c.confirmed THEN c.expires_at ELSE now() + $3 END
+        confirmed = true, expires_at = CASE WHEN c.confirmed THEN c.expires_at ELSE now() + $3::interval END
      WHERE c.key = $1 AND c.token = $2 AND (NOT c.confirmed OR c.expires_at > now())
      RETURNING ",
     claim_columns!()

@@ -24,7 +24,7 @@ pub(super) const TAKE: &str = concat!(
           AND d.due_at >= coalesce($3::timestamptz, '-infinity')
         ORDER BY d.due_at LIMIT $4 FOR UPDATE SKIP LOCKED
     )
-    UPDATE oncegate.deliveries d SET state = 2, token = $5, taken = d.taken + 1, due_at = now() + $6
+    UPDATE oncegate.deliveries d SET state = 2, token = $5, taken = d.taken + 1, due_at = now() + $6::interval
     FROM due WHERE d.ctid = due.place
     RETURNING d.row_id, d.target_no, d.kind, d.target, d.attempts, d.taken, due.due_at AS was_due_at,
         coalesce(d.deliver_by <= now(), false) AS expired, ",

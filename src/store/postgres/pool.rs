@@ -89,10 +89,8 @@ impl Pool {
             timeout: STATEMENT_TIMEOUT,
             _permit: permit,
         };
-        if in_transaction {
-            if let Err(fault) = session.begin().await {
-                return session.finish(Err(fault)).await;
-            }
+        if in_transaction && let Err(fault) = session.begin().await {
+            return session.finish(Err(fault)).await;
         }
         Ok(session)
     }

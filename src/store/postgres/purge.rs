@@ -23,11 +23,11 @@ pub(super) const CLAIMS: &str = "DELETE FROM oncegate.deduplication c WHERE c.ct
      RETURNING c.kind";
 
 pub(super) const DEAD_LETTERS: &str = "DELETE FROM oncegate.dead_letters d WHERE d.ctid = ANY (ARRAY(
-        SELECT e.ctid FROM oncegate.dead_letters e WHERE e.failed_at <= now() - $2
+        SELECT e.ctid FROM oncegate.dead_letters e WHERE e.failed_at <= now() - $2::interval
         ORDER BY e.failed_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
 
 pub(super) const STRAY_RECEIPTS: &str = "DELETE FROM oncegate.receipts_default r WHERE r.ctid = ANY (ARRAY(
-        SELECT e.ctid FROM oncegate.receipts_default e WHERE e.sent_at <= now() - $2
+        SELECT e.ctid FROM oncegate.receipts_default e WHERE e.sent_at <= now() - $2::interval
         LIMIT $1 FOR UPDATE SKIP LOCKED))";
 
 /// The partitions, about how many receipts each holds, and the server's time.

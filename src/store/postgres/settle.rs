@@ -83,7 +83,7 @@ pub(super) async fn settle(store: &Postgres, batch: &[Settlement]) -> Result<Vec
         match &settlement.outcome {
             Settle::Done { receipt } => sorted.done.push((settlement, *receipt)),
             Settle::Retry { after, counted, error } => {
-                sorted.retry.push((settlement, *after, *counted, error))
+                sorted.retry.push((settlement, *after, *counted, error));
             }
             Settle::Dead { error, counted } => sorted.dead.push((settlement, *counted, error)),
         }

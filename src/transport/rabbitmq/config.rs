@@ -3,7 +3,7 @@
 use lapin::types::ShortString;
 use lapin::uri::AMQPUri;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
 use super::routing::RoutingKey;
@@ -27,6 +27,7 @@ pub struct Config {
     /// The exchange to publish to. The default exchange, left out or `""`, takes the routing key for a queue's
     /// name.
     #[serde(default)]
+    #[schemars(extend("examples" = ["events"]))]
     pub exchange: String,
     /// The routing key: a text in which `{@type}`, `{@tenant}`, `{@partitionKey}`, `{@subject}`, `{@source}`,
     /// `{@id}` and `{@header.NAME}` stand for members of the message (nothing, where it has none).
@@ -48,9 +49,11 @@ fn default_routing_key() -> String {
 pub struct Declare {
     /// Declares `exchange`, with this type.
     #[serde(default)]
+    #[schemars(extend("examples" = ["topic"]))]
     pub exchange: Option<ExchangeType>,
     /// Declares a queue of this name.
     #[serde(default)]
+    #[schemars(extend("examples" = ["orders"]))]
     pub queue: Option<String>,
     /// The type of the queue.
     #[serde(default)]
@@ -79,7 +82,7 @@ pub enum ExchangeType {
 }
 
 /// The type of a queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueType {
     #[default]

@@ -45,7 +45,7 @@ struct Planned<'a> {
 
 /// What one try made of a request.
 enum Tried {
-    Done(Outcome),
+    Done(Box<Outcome>),
     /// It lost a claim that is gone again; nothing of it is stored.
     Again,
 }
@@ -101,7 +101,7 @@ async fn accept_good(store: &Postgres, group: &[&Request]) -> Vec<Result<Outcome
         Ok(tried) => {
             for (request, tried) in group.iter().zip(tried) {
                 results.push(match tried {
-                    Tried::Done(outcome) => Ok(outcome),
+                    Tried::Done(outcome) => Ok(*outcome),
                     Tried::Again => alone(store, request, 1).await.map_err(Error::from),
                 });
             }
@@ -132,7 +132,7 @@ async fn accept_good(store: &Postgres, group: &[&Request]) -> Vec<Result<Outcome
 async fn alone(store: &Postgres, request: &Request, tries: u32) -> Result<Outcome, Fault> {
     for _ in tries..TRIES {
         if let Some(Tried::Done(outcome)) = write_or_rerun(store, &[request]).await?.pop() {
-            return Ok(outcome);
+            return Ok(*outcome);
         }
     }
     let detail = "a claim changed hands each time that it was looked for";
@@ -141,8 +141,8 @@ async fn alone(store: &Postgres, request: &Request, tries: u32) -> Result<Outcom
 
 /// Writes a group, again on a new connection where the reply was lost.
 async fn write_or_rerun(store: &Postgres, group: &[&Request]) -> Result<Vec<Tried>, Fault> {
-    let started = Instant::now();
     let mut earlier = Earlier::None;
+    let mut lost_at = None;
     let mut pause = Duration::from_millis(10);
     for attempt in 1.. {
         let mut commits = false;
@@ -152,12 +152,13 @@ async fn write_or_rerun(store: &Postgres, group: &[&Request]) -> Result<Vec<Trie
         };
         if commits && fault.class == Class::Lost {
             earlier = Earlier::MaybeStored;
+            lost_at.get_or_insert_with(Instant::now);
         }
         let maybe_stored = earlier == Earlier::MaybeStored;
         let again = match fault.class {
             // Nothing else can have happened to the same group's earlier try.
             Class::Data => false,
-            _ if maybe_stored => started.elapsed() < RERUN_FOR,
+            _ if maybe_stored => lost_at.is_some_and(|lost| lost.elapsed() < RERUN_FOR),
             // A connection that was dead already, or leads to what is no longer the primary.
             Class::Lost | Class::ReadOnly => attempt == 1,
             Class::NotSent | Class::Contention | Class::Other => false,

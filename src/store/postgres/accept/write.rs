@@ -108,7 +108,10 @@ async fn write_planned(
         session.execute(statement).await?;
     }
     if lost.is_empty() && planned.iter().all(|plan| plan.answer.is_some()) {
-        return Ok(planned.iter().map(|plan| Tried::Done(Outcome::Stored(plan.outcomes.clone()))).collect());
+        return Ok(planned
+            .iter()
+            .map(|plan| Tried::Done(Box::new(Outcome::Stored(plan.outcomes.clone()))))
+            .collect());
     }
     let held = if lost.is_empty() { HashMap::new() } else { find(session, &lost).await? };
     settle_losers(session, planned, now, &lost, held).await
@@ -184,14 +187,16 @@ async fn settle_losers(
         if let Some(key) = own.filter(|key| lost.contains(key)) {
             // Nothing of it was written.
             tried.push(match held.remove(&key) {
-                Some(Duplicate { claim, .. }) => Tried::Done(outcomes::of_taken_key(plan.request, claim)),
+                Some(Duplicate { claim, .. }) => {
+                    Tried::Done(Box::new(outcomes::of_taken_key(plan.request, claim)))
+                }
                 None => Tried::Again,
             });
             continue;
         }
         let mut work = claim_keys(plan).filter(|key| lost.contains(key)).peekable();
         if work.peek().is_none() && plan.answer.is_some() {
-            tried.push(Tried::Done(Outcome::Stored(plan.outcomes.clone())));
+            tried.push(Tried::Done(Box::new(Outcome::Stored(plan.outcomes.clone()))));
             continue;
         }
         if work.any(|key| !held.contains_key(&key)) {
@@ -203,11 +208,11 @@ async fn settle_losers(
         match plan.answer.as_ref().and_then(|_| plan.request.answer.render(&outcomes)) {
             None => {
                 undo.push(plan);
-                tried.push(Tried::Done(Outcome::Refused(outcomes)));
+                tried.push(Tried::Done(Box::new(Outcome::Refused(outcomes))));
             }
             Some(answer) => {
                 corrections.extend(own.map(|key| (key, plan.request.token, answer)));
-                tried.push(Tried::Done(Outcome::Stored(outcomes)));
+                tried.push(Tried::Done(Box::new(Outcome::Stored(outcomes))));
             }
         }
     }
