@@ -32,9 +32,13 @@ mod openapi;
 mod postgres;
 #[path = "all/rabbitmq.rs"]
 mod rabbitmq;
+#[path = "all/relay.rs"]
+mod relay;
 #[path = "all/store_conformance.rs"]
 mod store_conformance;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
+#[path = "all/transport_conformance.rs"]
+mod transport_conformance;
 #[path = "all/webhook.rs"]
 mod webhook;
