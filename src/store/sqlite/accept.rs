@@ -105,7 +105,7 @@ struct Plan<'a> {
     end: Option<Outcome>,
 }
 
-async fn write_group(
+pub(super) async fn write_group(
     connection: &mut SqliteConnection,
     now: i64,
     requests: &[&Request],

@@ -10,6 +10,7 @@ mod claims;
 mod connect;
 mod deliveries;
 mod error;
+mod inbox;
 mod migrate;
 #[cfg(test)]
 mod plans;
@@ -259,6 +260,18 @@ impl store::Store for Sqlite {
 
     async fn claim_of(&self, key: ClaimKey) -> Result<Option<store::claims::Claim>> {
         claims::claim_of(&self.0, key).await
+    }
+
+    async fn claim_handling(&self, handling: &store::inbox::Handling) -> Result<store::claims::Claimed> {
+        inbox::claim(&self.0, handling).await
+    }
+
+    async fn renew_held(&self, held: &[store::inbox::Held], lease: Duration) -> Result<()> {
+        inbox::renew(&self.0, held, lease).await
+    }
+
+    async fn conclude(&self, conclusion: &store::inbox::Conclusion) -> Result<store::inbox::Concluded> {
+        inbox::conclude(&self.0, conclusion).await
     }
 
     async fn purge(&self, limit: u32, keep: &asked::Retention) -> Result<asked::Purged> {

@@ -90,7 +90,7 @@ pub(super) async fn settle(store: &Arc<Inner>, batch: &[Settlement]) -> Result<V
         .await
 }
 
-async fn write(
+pub(super) async fn write(
     connection: &mut SqliteConnection,
     now: i64,
     random: Random,
