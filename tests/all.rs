@@ -41,6 +41,8 @@ mod postgres;
 mod rabbitmq;
 #[path = "all/readme.rs"]
 mod readme;
+#[path = "all/relay.rs"]
+mod relay;
 #[path = "all/scenario_load.rs"]
 mod scenario_load;
 #[path = "all/scenario_outage.rs"]
@@ -51,5 +53,7 @@ mod scenario_slow;
 mod store_conformance;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
+#[path = "all/transport_conformance.rs"]
+mod transport_conformance;
 #[path = "all/webhook.rs"]
 mod webhook;
