@@ -11,8 +11,10 @@ use crate::store::status::Readiness;
 use crate::store::{ErrorKind, Result};
 
 /// In order; the number is the place, from 1.
-const MIGRATIONS: [(&str, &str); 1] =
-    [("0001_initial", include_str!("../../../migrations/postgres/0001_initial.sql"))];
+const MIGRATIONS: [(&str, &str); 2] = [
+    ("0001_initial", include_str!("../../../migrations/postgres/0001_initial.sql")),
+    ("0002_dead_letter_indexes", include_str!("../../../migrations/postgres/0002_dead_letter_indexes.sql")),
+];
 
 /// Where applied migrations are remembered; the row 0 is the lock.
 const BOOTSTRAP: &str = "\
