@@ -1,6 +1,6 @@
 //! The commands. Their arguments' doc comments are their `--help`.
 //!
-//! To add one: a file with its `Args` and a `run`, a variant of [`Command`], and a line in `run`. Exit status: 0
+//! To add one: a file with its `Args` and a `run`, a variant of `Command`, and a line in `run`. Exit status: 0
 //! for success, 1 for a failure, 2 for a refused configuration or wrong arguments.
 
 mod config;

@@ -213,7 +213,16 @@ impl Engine {
     pub fn offer(&self, permit: Permit, delivery: Delivery, token: Token) {
         let lease_until = permit.reserved_at + permit.lease();
         let worker = Arc::clone(&permit.worker);
-        worker.offer(Held { delivery, token, lease_until, takes: 1, _permit: Some(permit) });
+        let held = Held { delivery, token, lease_until, takes: 1, _permit: Some(permit) };
+        if let Err(late) = worker.offer(held) {
+            // Draining: nobody has to wait for the lease to end.
+            let store = Arc::clone(&self.shared.store);
+            self.background.spawn(async move {
+                if let Err(error) = store.give_back(&[(late.delivery.row, late.token)]).await {
+                    tracing::debug!(%error, "a row could not be given back; it is due when its lease ends");
+                }
+            });
+        }
     }
 
     /// A row of this target is committed and will be due after `after`.

@@ -77,9 +77,9 @@ impl Worker {
         !self.is_paused() && lock(&self.breaker).admits(now) == Admission::Yes
     }
 
-    pub fn offer(&self, held: Held) {
-        // The receiver lives as long as the worker; a row that nobody receives is due when its lease ends.
-        drop(self.sender.send(held));
+    /// Gives the row back when this worker takes no more.
+    pub fn offer(&self, held: Held) -> Result<(), Box<Held>> {
+        self.sender.send(held).map_err(|unsent| Box::new(unsent.0))
     }
 
     pub fn note_due(&self, at: Instant) {

@@ -79,7 +79,7 @@ pub(super) async fn write(
     session.finish(result).await
 }
 
-async fn write_planned(
+pub(super) async fn write_planned(
     session: &mut Session<'_>,
     planned: &[Planned<'_>],
     now: Timestamp,
