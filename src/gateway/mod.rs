@@ -5,6 +5,7 @@
 
 mod answer;
 pub mod claims;
+pub mod dead_letters;
 pub mod error;
 pub mod explain;
 mod prepare;

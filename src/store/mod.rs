@@ -93,7 +93,8 @@ pub trait Store: Send + Sync + 'static {
     /// when nothing is left of it.
     async fn message(&self, tenant: &str, id: &str) -> Result<Option<status::MessageStatus>>;
 
-    /// Messages that still have rows, by newest acceptance last, a page at a time.
+    /// Messages that still have rows (with the state `dead`: dead letters), by newest acceptance last, a page
+    /// at a time.
     async fn messages(&self, query: &status::MessageQuery) -> Result<status::MessagePage>;
 
     /// Deletes a message's rows if all of them are `scheduled`, and frees its deduplication claim, in one step.

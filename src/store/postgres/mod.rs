@@ -106,6 +106,7 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("status::BACKLOG", status::BACKLOG),
     ("status::MESSAGE", status::MESSAGE),
     ("status::PAGE", status::PAGE),
+    ("status::PAGE_OF_DEAD", status::PAGE_OF_DEAD),
     ("status::MESSAGES", status::MESSAGES),
     ("status::CANCEL", status::CANCEL),
     ("status::PAUSED", status::PAUSED),

@@ -210,7 +210,9 @@ pub(super) async fn edit(
 
 pub(super) async fn replay(store: &Arc<Inner>, replay: &Replay) -> Result<Vec<(Target, u64)>> {
     let replay = replay.clone();
-    store.write(move |connection, now| Box::pin(async move { move_back(connection, now, &replay).await })).await
+    store
+        .write(move |connection, now| Box::pin(async move { move_back(connection, now, &replay).await }))
+        .await
 }
 
 async fn move_back(
@@ -315,4 +317,36 @@ fn read(row: &SqliteRow) -> Result<DeadLetter> {
         attempts: delivery.attempts,
         failed_at: row.time("failed_at")?,
     })
+}
+
+/// Every statement of this file, for the tests that prepare and explain them.
+#[cfg(test)]
+pub(super) fn statements() -> Vec<String> {
+    let mut all = vec![ONE.replace("{columns}", COLUMNS)];
+    all.extend([EDIT, PUT, REMOVE, FREE, SUMMARY].map(str::to_owned));
+    for given in 0..64_u8 {
+        let has = |bit: u8| given & bit != 0;
+        let moment = crate::domain::Timestamp::UNIX_EPOCH;
+        let filter = Filter {
+            kind: has(1).then(|| "x".to_owned()),
+            target: has(2).then(|| Target::destination("x")),
+            error_kind: has(4).then_some(crate::domain::delivery::DeadKind::Expired),
+            from: has(8).then_some(moment),
+            until: has(16).then_some(moment),
+        };
+        let ids = has(32).then_some([].as_slice());
+        for sql in [LIST.replace("{after}", ""), LIST.replace("{after}", AFTER)] {
+            all.push(written(&sql, &filter, ids));
+        }
+        for sql in [PICK, REPLAYABLE, HINDRANCES, PICK_ANY, COUNT] {
+            all.push(written(sql, &filter, ids));
+        }
+    }
+    all
+}
+
+/// What a replay and a discard of everything pick their rows with.
+#[cfg(test)]
+pub(super) fn sweeps() -> Vec<String> {
+    [PICK, PICK_ANY].map(|sql| written(sql, &Filter::default(), None)).to_vec()
 }
