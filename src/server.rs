@@ -225,6 +225,11 @@ fn say_migrated(applied: &[String]) {
     }
 }
 
+/// Every target that the configuration names.
+pub fn targets(config: &Config) -> Vec<Target> {
+    config.destinations.keys().map(|name| Target::destination(name)).collect()
+}
+
 fn build_targets(config: &Config, clock: &Clock, random: Random) -> anyhow::Result<Vec<TargetOptions>> {
     let proxies = transport::guard::Proxies::from_env().map_err(anyhow::Error::msg)?;
     let context = transport::Context { clock: clock.clone(), random, proxies };
@@ -288,7 +293,8 @@ fn routing(config: &Config) -> Routing {
     }
 }
 
-fn field_limits(config: &Config) -> fields::Limits {
+/// What a message's members may be.
+pub fn field_limits(config: &Config) -> fields::Limits {
     let limits = &config.server.limits;
     fields::Limits {
         json_depth: usize::from(limits.json_depth),

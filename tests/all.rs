@@ -15,6 +15,8 @@ mod support;
 mod auth;
 #[path = "all/config.rs"]
 mod config;
+#[path = "all/dead_letters.rs"]
+mod dead_letters;
 #[path = "all/field_outbox.rs"]
 mod field_outbox;
 #[path = "all/field_reports.rs"]
@@ -49,6 +51,8 @@ mod scenario_load;
 mod scenario_outage;
 #[path = "all/scenario_slow.rs"]
 mod scenario_slow;
+#[path = "all/schedules.rs"]
+mod schedules;
 #[path = "all/store_conformance.rs"]
 mod store_conformance;
 #[path = "all/support_selftest.rs"]

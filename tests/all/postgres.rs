@@ -260,7 +260,7 @@ async fn no_sweep_scans_a_filled_table() {
         FROM generate_series(1, 30000) n;
         INSERT INTO oncegate.dead_letters (id, row_id, target_no, kind, target, attempts, tenant, type, accepted_at,
             error_kind, error_text, failed_at, envelope, body)
-        SELECT gen_random_uuid(), gen_random_uuid(), 0, 0, 'a', 1, '', 't', now() - n * interval '2 minutes', 'Refused', '',
+        SELECT gen_random_uuid(), gen_random_uuid(), 0, 0, 'a', 1, CASE WHEN n % 4 = 0 THEN '' ELSE 'acme' END, 't', now() - n * interval '2 minutes', 'Refused', '',
             now() - n * interval '1 minute', '{}', repeat('x', 200)::bytea
         FROM generate_series(1, 50000) n;
         CREATE TEMPORARY TABLE picked AS SELECT row_id FROM oncegate.deliveries LIMIT 3;

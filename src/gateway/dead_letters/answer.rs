@@ -120,7 +120,7 @@ pub struct Page {
 }
 
 /// What a replay did.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplayAnswer {
     /// How many are on their way again.
@@ -158,7 +158,7 @@ impl From<Hindrance> for Left {
 }
 
 /// What a discard did.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscardAnswer {
     pub discarded: u64,

@@ -40,13 +40,13 @@ const COLUMNS: &str = "
 /// A page; each with how many bytes of bodies come before it, and how many were found with one to spare. Bodies
 /// are read only of those that are shown.
 const LIST: &str = "
-    SELECT {columns}, p.found FROM (
-        SELECT d.rowid AS place, d.failed_at, d.id, count(*) OVER () AS found,
-               sum(d.bytes) OVER (ORDER BY d.failed_at, d.id) - d.bytes AS bytes_before
+    SELECT {columns}, asked_page.found FROM (
+        SELECT asked.rowid AS place, asked.failed_at, asked.id, count(*) OVER () AS found,
+               sum(asked.bytes) OVER (ORDER BY asked.failed_at, asked.id) - asked.bytes AS bytes_before
         FROM (SELECT d.rowid, d.failed_at, d.id, length(d.body) AS bytes FROM oncegate_dead_letters AS d
-              WHERE d.tenant = ?1 {selected}{after}ORDER BY d.failed_at, d.id LIMIT ?11) AS d
-    ) AS p CROSS JOIN oncegate_dead_letters AS d ON d.rowid = p.place
-    WHERE p.bytes_before < ?12 ORDER BY p.failed_at, p.id";
+              WHERE d.tenant = ?1 {selected}{after}ORDER BY d.failed_at, d.id LIMIT ?11) AS asked
+    ) AS asked_page CROSS JOIN oncegate_dead_letters AS d ON d.rowid = asked_page.place
+    WHERE asked_page.bytes_before < ?12 ORDER BY asked_page.failed_at, asked_page.id";
 const AFTER: &str = "AND (d.failed_at, d.id) > (?9, ?10) ";
 
 const ONE: &str = "SELECT {columns} FROM oncegate_dead_letters AS d WHERE d.id = ?1 AND d.tenant = ?2";
