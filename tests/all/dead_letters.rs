@@ -243,12 +243,13 @@ async fn the_interface_keeps_to_the_letter(bed: &Bed) {
     let gateway = Gateway::start(&config(bed, &receiver, &["out"])).await;
     assert_eq!(get(&gateway, "/v1/dead-letters").await, json!({"items": []}));
     assert_eq!(get(&gateway, "/v1/dead-letters/summary").await, json!({"items": []}));
-    let message = json!({
+    let message = r#"{
         "type": "order.created", "id": "m-1", "source": "/shop", "subject": "7", "data": {"a": 1.50},
         "headers": {"x-region": "eu"}, "deduplicationId": "d", "partitionKey": "p", "correlationId": "c",
-        "causationId": "k", "deliverBy": "2999-01-01T00:00:00Z",
-    });
-    accepted(&gateway, message).await;
+        "causationId": "k", "deliverBy": "2999-01-01T00:00:00Z"
+    }"#;
+    let request = gateway.client().post(gateway.url("/v1/publish")).header("content-type", "application/json");
+    assert_eq!(request.body(message).send().await.unwrap().status(), 202);
     let one = dead(&gateway, 1).await.remove(0);
     let raw =
         gateway.client().get(gateway.url("/v1/dead-letters")).send().await.unwrap().text().await.unwrap();

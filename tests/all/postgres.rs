@@ -216,12 +216,12 @@ async fn no_sweep_scans_a_filled_table() {
         (
             "dead_letters::LIST",
             "'', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 101, 1000",
-            "dead_letters_listed",
+            "dead_letters_",
         ),
         (
             "dead_letters::LIST",
             "'', NULL, NULL, NULL, NULL, NULL, NULL, NULL, now() - interval '9 days', gen_random_uuid(), 101, 1000",
-            "dead_letters_listed",
+            "dead_letters_",
         ),
         (
             "dead_letters::REPLAY",
