@@ -14,6 +14,8 @@ mod support;
 mod auth;
 #[path = "all/config.rs"]
 mod config;
+#[path = "all/handlers.rs"]
+mod handlers;
 #[path = "all/http_errors.rs"]
 mod http_errors;
 #[path = "all/http_publish.rs"]

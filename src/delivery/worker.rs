@@ -12,7 +12,8 @@ use tokio::sync::{Notify, mpsc};
 
 use super::breaker::{Admission, Breaker};
 use super::engine::{Held, Shared, TargetOptions, TargetView};
-use super::settler::Item;
+use super::inbox::{Ended, HandlerOptions};
+use super::settler::{Item, Work};
 use crate::domain::delivery::{DeadKind, Failure, Fault, MAX_TAKES};
 use crate::store::deliveries::{Counted, DeadNote, ErrorNote, Settle, Settlement, Take, Taken};
 use crate::store::{self};
@@ -115,11 +116,20 @@ impl Worker {
     }
 }
 
+impl TargetOptions {
+    /// How much of a row's lease must be left for an attempt to begin: all of its time; for handlers, whose
+    /// leases are renewed, enough for the first renewal.
+    fn needs_lease(&self) -> Duration {
+        if self.handler.is_some() { self.lease / 2 } else { self.timeout }
+    }
+}
+
 /// An attempt that has ended.
 struct Concluded {
     held: Held,
-    result: Result<Ack, Failure>,
+    ended: Ended,
     took: Duration,
+    work: Work,
 }
 
 /// What a look at the store brought.
@@ -215,7 +225,7 @@ impl Task {
             if self.flights.len() >= self.worker.options.max_in_flight {
                 return;
             }
-            if now + self.worker.options.timeout > held.lease_until {
+            if now + self.worker.options.needs_lease() > held.lease_until {
                 // It could end after the lease: somebody else will have it when the lease has ended.
                 self.worker.note_due(held.lease_until);
                 self.ready.pop_front();
@@ -239,20 +249,15 @@ impl Task {
     }
 
     fn attempt(&self, held: Held) -> BoxFuture<'static, Concluded> {
-        let transport = Arc::clone(&self.worker.options.transport);
-        let timeout = self.worker.options.timeout;
-        let clock = self.shared.clock.clone();
+        let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&self.shared));
         Box::pin(async move {
-            let began = clock.monotonic();
-            let sending = AssertUnwindSafe(transport.send(&held.delivery)).catch_unwind();
-            let result = match tokio::time::timeout(timeout, sending).await {
-                Ok(Ok(result)) => result,
-                Ok(Err(_panic)) => {
-                    Err(Failure::new(Fault::Attempt, "a defect in the transport; see the log"))
-                }
-                Err(_elapsed) => Err(Failure::new(Fault::Attempt, format!("no answer within {timeout:?}"))),
+            let began = shared.clock.monotonic();
+            let (ended, work) = match &worker.options.handler {
+                None => (Ended::Ran(send(&worker, &held).await), Work::default()),
+                Some(handler) => handle(&worker, &shared, handler, &held).await,
             };
-            Concluded { took: clock.monotonic().saturating_duration_since(began), held, result }
+            let took = shared.clock.monotonic().saturating_duration_since(began);
+            Concluded { held, ended, took, work }
         })
     }
 
@@ -340,30 +345,71 @@ impl Task {
 
     /// Says what an attempt means, to the breaker and to the store.
     async fn conclude(&mut self, concluded: Concluded) {
-        let Concluded { held, result, took } = concluded;
+        let Concluded { held, ended, took, work } = concluded;
         self.quick = took < QUICK;
         let now = self.shared.clock.monotonic();
-        let failure = match result {
-            Ok(Ack { .. }) => {
+        let settle = match ended {
+            Ended::Ran(Ok(_)) => {
                 self.shared.metrics.sent(&self.worker.labels, took);
                 lock(&self.worker.breaker).succeeded();
-                self.settle(held, Settle::Done { receipt: self.shared.options.receipt }).await;
-                return;
+                Settle::Done { receipt: self.shared.options.receipt }
             }
-            Err(failure) => failure,
+            Ended::Ran(Err(failure)) => self.failed(&held, &failure, now),
+            not_run => {
+                lock(&self.worker.breaker).probe_abandoned(now);
+                self.not_run(&held, not_run, now)
+            }
         };
+        if let Settle::Retry { after, .. } = &settle {
+            self.worker.note_due(now + *after);
+        }
+        self.settle(held, settle, work).await;
+    }
+
+    fn failed(&self, held: &Held, failure: &Failure, now: Instant) -> Settle {
         let text = printable(&failure.text);
-        let (label, settle) = self.judge(&held, &failure, &text, now);
+        let (label, settle) = self.judge(held, failure, &text, now);
         self.shared.metrics.failed(&self.worker.labels, label);
         tracing::debug!(
             message = %held.delivery.message.id, target_name = %self.worker.options.target.name,
             fault = label, error = %text, "attempt failed"
         );
         *lock(&self.worker.last_error) = Some(text);
-        if let Settle::Retry { after, .. } = &settle {
-            self.worker.note_due(now + *after);
+        settle
+    }
+
+    /// The handler did not run.
+    fn not_run(&self, held: &Held, why: Ended, now: Instant) -> Settle {
+        let message = &*held.delivery.message;
+        let later = |after, text: &str| Settle::Retry {
+            after,
+            counted: Counted::No,
+            error: ErrorNote { kind: "Target", text: text.to_owned() },
+        };
+        match why {
+            Ended::Ran(_) => later(Duration::ZERO, "it ran"),
+            Ended::Duplicate(first) => {
+                self.shared.metrics.duplicate(&message.kind);
+                tracing::info!(
+                    handler = %self.worker.options.target.name, message_type = %message.kind,
+                    message = %message.id, id = %first.id, first_message = ?first.message_id,
+                    first_seen_at = %first.first_seen_at, expires_at = %first.expires_at,
+                    "duplicate: the handler has done this work; acknowledged"
+                );
+                Settle::Done { receipt: self.shared.options.receipt }
+            }
+            Ended::Busy(after) => later(after, "the same work is being done for another delivery"),
+            Ended::NoId => {
+                let kind = DeadKind::MissingDeduplicationId;
+                let text = "the handler needs an id of the work, and the message has none".to_owned();
+                Settle::Dead { error: DeadNote { kind, text }, counted: Counted::No }
+            }
+            Ended::Unclaimed(error) => {
+                self.shared.store_failed("claim", &error);
+                self.worker.note_due(now + Duration::from_secs(1));
+                later(Duration::from_secs(1), "the store did not take the claim")
+            }
         }
-        self.settle(held, settle).await;
     }
 
     fn judge(&self, held: &Held, failure: &Failure, text: &str, now: Instant) -> (&'static str, Settle) {
@@ -420,14 +466,16 @@ impl Task {
     }
 
     async fn dead(&mut self, held: Held, kind: DeadKind, text: String, counted: Counted) {
-        self.settle(held, Settle::Dead { error: DeadNote { kind, text }, counted }).await;
+        let outcome = Settle::Dead { error: DeadNote { kind, text }, counted };
+        self.settle(held, outcome, Work::default()).await;
     }
 
-    async fn settle(&mut self, held: Held, outcome: Settle) {
+    async fn settle(&mut self, held: Held, outcome: Settle, work: Work) {
         let item = Item {
             settlement: Settlement { row: held.delivery.row, token: held.token, outcome },
             target: self.worker.options.target.clone(),
             message_id: held.delivery.message.id.clone(),
+            work,
         };
         // The settler outlives the workers.
         drop(self.settlements.send(item).await);
@@ -472,6 +520,40 @@ impl Task {
             }
         }
     }
+}
+
+/// One attempt, with its time limit.
+async fn send(worker: &Worker, held: &Held) -> Result<Ack, Failure> {
+    let timeout = worker.options.timeout;
+    let sending = AssertUnwindSafe(worker.options.transport.send(&held.delivery)).catch_unwind();
+    match tokio::time::timeout(timeout, sending).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_panic)) => Err(Failure::new(Fault::Attempt, "a defect in the transport; see the log")),
+        Err(_elapsed) => Err(Failure::new(Fault::Attempt, format!("no answer within {timeout:?}"))),
+    }
+}
+
+/// Runs a handler under its claim, if the work has an identity, while the leases are renewed.
+async fn handle(worker: &Worker, shared: &Shared, handler: &HandlerOptions, held: &Held) -> (Ended, Work) {
+    let lease = worker.options.lease;
+    let row = Some((held.delivery.row, held.token));
+    let claimed = handler.claim(&shared.store, &held.delivery, held.token, lease, shared.random).await;
+    let claim = match claimed {
+        Ok(claim) => claim,
+        Err(ended) => return (ended, Work::default()),
+    };
+    let claims = claim.iter().map(|claim| (claim.key, claim.token)).collect();
+    let renewal =
+        shared.renewals.keep(crate::store::inbox::Held { row, claims }, lease, shared.clock.monotonic());
+    let mut work = Work { claim, messages: Vec::new(), _renewal: Some(renewal) };
+    let mut ran = send(worker, held).await;
+    if let Ok(Ack { reply: Some(reply) }) = &ran {
+        match handler.cascade.read(&worker.options.target.name, &held.delivery.message, reply) {
+            Ok(messages) => work.messages = messages,
+            Err(text) => ran = Err(Failure::new(Fault::Message(DeadKind::InvalidReply), text)),
+        }
+    }
+    (Ended::Ran(ran), work)
 }
 
 async fn look(store: store::Shared, take: Take, asked_at: Instant) -> store::Result<Looked> {
