@@ -217,7 +217,7 @@ async fn migrate_later(store: store::Shared, stop: CancellationToken) {
         match store.migrate().await {
             Ok(applied) => return say_migrated(&applied),
             Err(error) if error.kind == ErrorKind::Unavailable => {
-                tracing::debug!(%error, "the store is not reached")
+                tracing::debug!(%error, "the store is not reached");
             }
             Err(error) => tracing::error!(%error, "the schema could not be brought up to date"),
         }
@@ -247,7 +247,7 @@ fn build_handlers(
         .map(|(name, handler)| {
             let refused = |text: String| anyhow::anyhow!("handlers.{name}: {text}");
             let deduplicate = handler.deduplication(config.deduplication.window).map_err(refused)?;
-            let transport = transport::handler::Handler::new(handler.clone(), max_reply_bytes, context);
+            let transport = transport::Handler::new(handler.clone(), max_reply_bytes, context);
             Ok(TargetOptions {
                 target: Target::handler(name),
                 timeout: handler.timeout.get(),

@@ -5,14 +5,17 @@
 //! round trip.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::engine::{Held, Shared};
+use super::worker::Worker;
 use crate::domain::claim::{ClaimKey, ClaimKind};
-use crate::domain::delivery::Delivery;
+use crate::domain::delivery::{DeadKind, Delivery};
 use crate::domain::identity::HandlerDeduplication;
 use crate::domain::{Message, Random, Token};
 use crate::store::accept;
 use crate::store::claims::{Claim, ClaimState, Claimed, NewClaim};
+use crate::store::deliveries::{Counted, DeadNote, ErrorNote, Settle};
 use crate::store::inbox::{Handling, HeldClaim};
 use crate::transport::Reply;
 use crate::{store, transport};
@@ -111,6 +114,40 @@ impl HandlerOptions {
             }
             Ok(Claimed::Held(claim)) => Err(Ended::Busy(claim.expires_in.clamp(BUSY_LEAST, BUSY))),
             Err(error) => Err(Ended::Unclaimed(error)),
+        }
+    }
+}
+
+/// The handler did not run.
+pub(super) fn not_run(worker: &Worker, shared: &Shared, held: &Held, why: Ended, now: Instant) -> Settle {
+    let message = &*held.delivery.message;
+    let later = |after, text: &str| Settle::Retry {
+        after,
+        counted: Counted::No,
+        error: ErrorNote { kind: "Target", text: text.to_owned() },
+    };
+    match why {
+        Ended::Ran(_) => later(Duration::ZERO, "it ran"),
+        Ended::Duplicate(first) => {
+            shared.metrics.duplicate(&message.kind);
+            tracing::info!(
+                handler = %worker.options.target.name, message_type = %message.kind,
+                message = %message.id, id = %first.id, first_message = ?first.message_id,
+                first_seen_at = %first.first_seen_at, expires_at = %first.expires_at,
+                "duplicate: the handler has done this work; acknowledged"
+            );
+            Settle::Done { receipt: shared.options.receipt }
+        }
+        Ended::Busy(after) => later(after, "the same work is being done for another delivery"),
+        Ended::NoId => {
+            let kind = DeadKind::MissingDeduplicationId;
+            let text = "the handler needs an id of the work, and the message has none".to_owned();
+            Settle::Dead { error: DeadNote { kind, text }, counted: Counted::No }
+        }
+        Ended::Unclaimed(error) => {
+            shared.store_failed("claim", &error);
+            worker.note_due(now + Duration::from_secs(1));
+            later(Duration::from_secs(1), "the store did not take the claim")
         }
     }
 }

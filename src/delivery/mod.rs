@@ -6,6 +6,7 @@
 //!
 //! - [`Engine`]: what the rest of the program sees.
 //! - [`worker`]: one task per target: what to attempt next, many attempts at once, what an attempt came to.
+//! - [`attempt`]: one attempt.
 //! - [`breaker`]: whether a target may be attempted at all. Pure.
 //! - [`settler`]: writes what attempts came to, many per commit, until the store has it.
 //! - [`inbox`]: what is particular to handlers: claims before they run, messages that they publish.
@@ -19,6 +20,7 @@
 //!   bounded, so that an unreachable store stops the attempts.
 //! - One target never holds back another.
 
+mod attempt;
 pub mod breaker;
 mod engine;
 mod inbox;

@@ -10,15 +10,15 @@ use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Notify, mpsc};
 
+use super::attempt::{self, Concluded};
 use super::breaker::{Admission, Breaker};
 use super::engine::{Held, Shared, TargetOptions, TargetView};
-use super::inbox::{Ended, HandlerOptions};
+use super::inbox::{self, Ended};
 use super::settler::{Item, Work};
 use crate::domain::delivery::{DeadKind, Failure, Fault, MAX_TAKES};
 use crate::store::deliveries::{Counted, DeadNote, ErrorNote, Settle, Settlement, Take, Taken};
 use crate::store::{self};
 use crate::telemetry::TargetLabels;
-use crate::transport::Ack;
 
 /// The most rows taken by one statement.
 const TAKE: usize = 500;
@@ -122,14 +122,6 @@ impl TargetOptions {
     fn needs_lease(&self) -> Duration {
         if self.handler.is_some() { self.lease / 2 } else { self.timeout }
     }
-}
-
-/// An attempt that has ended.
-struct Concluded {
-    held: Held,
-    ended: Ended,
-    took: Duration,
-    work: Work,
 }
 
 /// What a look at the store brought.
@@ -244,21 +236,9 @@ impl Task {
             if admission == Admission::Probe {
                 lock(&self.worker.breaker).probe();
             }
-            self.flights.push(self.attempt(held));
+            let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&self.shared));
+            self.flights.push(attempt::attempt(worker, shared, held).boxed());
         }
-    }
-
-    fn attempt(&self, held: Held) -> BoxFuture<'static, Concluded> {
-        let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&self.shared));
-        Box::pin(async move {
-            let began = shared.clock.monotonic();
-            let (ended, work) = match &worker.options.handler {
-                None => (Ended::Ran(send(&worker, &held).await), Work::default()),
-                Some(handler) => handle(&worker, &shared, handler, &held).await,
-            };
-            let took = shared.clock.monotonic().saturating_duration_since(began);
-            Concluded { held, ended, took, work }
-        })
     }
 
     /// Asks the store for due rows, if there is room for them and no question is under way.
@@ -357,7 +337,7 @@ impl Task {
             Ended::Ran(Err(failure)) => self.failed(&held, &failure, now),
             not_run => {
                 lock(&self.worker.breaker).probe_abandoned(now);
-                self.not_run(&held, not_run, now)
+                inbox::not_run(&self.worker, &self.shared, &held, not_run, now)
             }
         };
         if let Settle::Retry { after, .. } = &settle {
@@ -376,40 +356,6 @@ impl Task {
         );
         *lock(&self.worker.last_error) = Some(text);
         settle
-    }
-
-    /// The handler did not run.
-    fn not_run(&self, held: &Held, why: Ended, now: Instant) -> Settle {
-        let message = &*held.delivery.message;
-        let later = |after, text: &str| Settle::Retry {
-            after,
-            counted: Counted::No,
-            error: ErrorNote { kind: "Target", text: text.to_owned() },
-        };
-        match why {
-            Ended::Ran(_) => later(Duration::ZERO, "it ran"),
-            Ended::Duplicate(first) => {
-                self.shared.metrics.duplicate(&message.kind);
-                tracing::info!(
-                    handler = %self.worker.options.target.name, message_type = %message.kind,
-                    message = %message.id, id = %first.id, first_message = ?first.message_id,
-                    first_seen_at = %first.first_seen_at, expires_at = %first.expires_at,
-                    "duplicate: the handler has done this work; acknowledged"
-                );
-                Settle::Done { receipt: self.shared.options.receipt }
-            }
-            Ended::Busy(after) => later(after, "the same work is being done for another delivery"),
-            Ended::NoId => {
-                let kind = DeadKind::MissingDeduplicationId;
-                let text = "the handler needs an id of the work, and the message has none".to_owned();
-                Settle::Dead { error: DeadNote { kind, text }, counted: Counted::No }
-            }
-            Ended::Unclaimed(error) => {
-                self.shared.store_failed("claim", &error);
-                self.worker.note_due(now + Duration::from_secs(1));
-                later(Duration::from_secs(1), "the store did not take the claim")
-            }
-        }
     }
 
     fn judge(&self, held: &Held, failure: &Failure, text: &str, now: Instant) -> (&'static str, Settle) {
@@ -520,40 +466,6 @@ impl Task {
             }
         }
     }
-}
-
-/// One attempt, with its time limit.
-async fn send(worker: &Worker, held: &Held) -> Result<Ack, Failure> {
-    let timeout = worker.options.timeout;
-    let sending = AssertUnwindSafe(worker.options.transport.send(&held.delivery)).catch_unwind();
-    match tokio::time::timeout(timeout, sending).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(_panic)) => Err(Failure::new(Fault::Attempt, "a defect in the transport; see the log")),
-        Err(_elapsed) => Err(Failure::new(Fault::Attempt, format!("no answer within {timeout:?}"))),
-    }
-}
-
-/// Runs a handler under its claim, if the work has an identity, while the leases are renewed.
-async fn handle(worker: &Worker, shared: &Shared, handler: &HandlerOptions, held: &Held) -> (Ended, Work) {
-    let lease = worker.options.lease;
-    let row = Some((held.delivery.row, held.token));
-    let claimed = handler.claim(&shared.store, &held.delivery, held.token, lease, shared.random).await;
-    let claim = match claimed {
-        Ok(claim) => claim,
-        Err(ended) => return (ended, Work::default()),
-    };
-    let claims = claim.iter().map(|claim| (claim.key, claim.token)).collect();
-    let renewal =
-        shared.renewals.keep(crate::store::inbox::Held { row, claims }, lease, shared.clock.monotonic());
-    let mut work = Work { claim, messages: Vec::new(), _renewal: Some(renewal) };
-    let mut ran = send(worker, held).await;
-    if let Ok(Ack { reply: Some(reply) }) = &ran {
-        match handler.cascade.read(&worker.options.target.name, &held.delivery.message, reply) {
-            Ok(messages) => work.messages = messages,
-            Err(text) => ran = Err(Failure::new(Fault::Message(DeadKind::InvalidReply), text)),
-        }
-    }
-    (Ended::Ran(ran), work)
 }
 
 async fn look(store: store::Shared, take: Take, asked_at: Instant) -> store::Result<Looked> {

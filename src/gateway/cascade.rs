@@ -10,8 +10,7 @@ use crate::auth::Principal;
 use crate::domain::message::{Draft, Message};
 use crate::domain::{Clock, Limits, cloudevents, json, media, native};
 use crate::store::accept;
-use crate::transport::Reply;
-use crate::transport::handler::REPLY_JSON;
+use crate::transport::{REPLY_JSON, Reply};
 use crate::{delivery, domain};
 
 /// Reads replies, and prepares what they publish as a publish would be.

@@ -10,7 +10,7 @@
 //! `timeout`, which the caller enforces as well.
 
 pub mod guard;
-pub mod handler;
+mod handler;
 mod rabbitmq;
 pub mod registry;
 mod settings;
@@ -25,6 +25,7 @@ use async_trait::async_trait;
 use crate::domain::delivery::{Delivery, Failure, Format};
 use crate::domain::{Clock, Random};
 
+pub use handler::{CallError, Handler, REPLY_JSON, content_type, publishes};
 pub use settings::ConfigError;
 
 /// A way to a target. Shared by all attempts.
