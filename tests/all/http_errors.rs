@@ -54,7 +54,7 @@ async fn problem(request: RequestBuilder, status: u16, slug: &str) -> (Value, re
     let headers = response.headers().clone();
     let text = response.text().await.expect("a body");
     assert_eq!(found, status, "{slug}: {text}");
-    let document = whole(&text, &headers["content-type"].to_str().unwrap(), status, slug);
+    let document = whole(&text, headers["content-type"].to_str().unwrap(), status, slug);
     assert_eq!(document["requestId"], headers["x-request-id"].to_str().unwrap());
     (document, headers)
 }
