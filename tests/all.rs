@@ -14,6 +14,8 @@ mod support;
 mod auth;
 #[path = "all/config.rs"]
 mod config;
+#[path = "all/exactly_once.rs"]
+mod exactly_once;
 #[path = "all/http_errors.rs"]
 mod http_errors;
 #[path = "all/http_publish.rs"]
