@@ -101,7 +101,7 @@ pub type Headers<'a> = Vec<(&'a str, Cow<'a, str>)>;
 /// a transport that takes visible ASCII only uses [`http_headers`].
 ///
 /// Own headers whose names are no tokens or are reserved stay in the message and are left off. `traceparent`
-/// is the publisher's: who sends puts its own span in its place.
+/// names the gateway's span already: it is put there when the message is accepted.
 pub fn headers(delivery: &Delivery) -> Headers<'_> {
     let message = &*delivery.message;
     let envelope = &message.envelope;

@@ -17,6 +17,7 @@ pub mod caller;
 mod claims;
 mod docs;
 pub mod edge;
+mod explain;
 mod health;
 pub mod input;
 mod linger;

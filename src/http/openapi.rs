@@ -45,6 +45,7 @@ pub fn document() -> OpenApi {
         super::publish_by_type::publish_message_of_type,
         super::publish::publish_message,
         super::publish_batch::publish_batch,
+        super::explain::explain_message,
         super::messages::get_message,
         super::messages::list_messages,
         super::messages::cancel_message,

@@ -11,6 +11,7 @@ use super::problem::Problem;
 use super::publishing::{self, PublishAnswers};
 use super::query::NoQuery;
 use super::{members, schema};
+use crate::domain::message::Draft;
 use crate::domain::{cloudevents, native};
 use crate::gateway::publish::Form;
 
@@ -40,6 +41,12 @@ pub async fn publish_message(
     _query: NoQuery,
     input: Input,
 ) -> Result<Response, Problem> {
+    let draft = one(&app, &input)?;
+    publishing::publish(&app, caller.principal, Form::Single, vec![draft], &input).await
+}
+
+/// Reads the one message that a request is, in whichever form.
+pub fn one(app: &App, input: &Input) -> Result<Draft, Problem> {
     members::none(&input.headers)?;
     let (limits, now) = (app.gateway.limits(), app.gateway.clock().now());
     let content_type = input.content_type()?;
@@ -51,7 +58,7 @@ pub async fn publish_message(
     } else {
         cloudevents::structured(&input.body, limits, now)
     };
-    publishing::publish(&app, caller.principal, Form::Single, vec![draft?], &input).await
+    Ok(draft?)
 }
 
 /// Whether a CloudEvent's attributes are headers.

@@ -13,6 +13,7 @@ pub mod claims;
 pub mod deliveries;
 pub mod error;
 pub mod group;
+pub mod inbox;
 mod postgres;
 pub mod registry;
 mod sqlite;
@@ -119,6 +120,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// The claim that stands under a key; an expired one does not.
     async fn claim_of(&self, key: ClaimKey) -> Result<Option<claims::Claim>>;
+
+    // --- handling ---
+
+    /// Claims for a delivery to a handler, before the handler runs; or says who holds it.
+    async fn claim_handling(&self, handling: &inbox::Handling) -> Result<claims::Claimed>;
+
+    /// Pushes the ends of leases to now + `lease`. What is no longer held is left alone.
+    async fn renew_held(&self, held: &[inbox::Held], lease: Duration) -> Result<()>;
+
+    /// Ends work in one commit: settles its delivery, confirms or releases its claims, stores what it
+    /// published. Whatever of it is no longer held, fences all of it.
+    async fn conclude(&self, conclusion: &inbox::Conclusion) -> Result<inbox::Concluded>;
 
     // --- keeping house ---
 

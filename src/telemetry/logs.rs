@@ -10,7 +10,9 @@ use crate::config::telemetry::LogFormat;
 /// # Errors
 /// What is wrong with `level`.
 pub fn init(format: LogFormat, level: &str) -> Result<(), String> {
-    let filter = EnvFilter::try_new(level).map_err(|error| error.to_string())?;
+    // The AMQP client logs whole messages as warnings; what it has to say comes as errors as well.
+    let quiet = if level.contains("lapin") { "" } else { ",lapin=off" };
+    let filter = EnvFilter::try_new(format!("{level}{quiet}")).map_err(|error| error.to_string())?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let result = match format {
         LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),

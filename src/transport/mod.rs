@@ -14,7 +14,6 @@ mod rabbitmq;
 pub mod registry;
 mod settings;
 mod stdout;
-mod trace;
 mod webhook;
 
 use std::sync::Arc;

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::join_all;
-use lapin::types::AMQPValue;
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{AMQPValue, FieldTable};
 use oncegate::domain::delivery::{DeadKind, Failure, Fault, Format};
 use oncegate::transport::{Common, Shared};
 
@@ -91,7 +92,10 @@ async fn what_no_queue_takes_is_not_sent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_comes_back_is_told_from_its_neighbours() {
     let Some(broker) = rabbitmq::shared().await else { return };
-    let queue = broker.fresh_queue().await;
+    // A queue that is not durable confirms at once, and so together with what comes back.
+    let (queue, probe) = (run::unique("q"), broker.open().await);
+    let options = QueueDeclareOptions::default();
+    probe.channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await.unwrap();
     let transport = deliveries::transport("rabbitmq", &format!("url = '{}'", broker.url()));
     for round in 0..4 {
         let attempts = (0..1000).map(|n| {
@@ -106,7 +110,7 @@ async fn what_comes_back_is_told_from_its_neighbours() {
             assert_eq!(outcome.is_ok(), routed, "{outcome:?}");
         }
     }
-    let arrived = broker.open().await.drain(&queue, Duration::from_millis(500)).await;
+    let arrived = probe.drain(&queue, Duration::from_millis(500)).await;
     let routed = (0..4).flat_map(|round| (0..1000).filter(move |n| n % 3 != round % 3)).count();
     assert_eq!(arrived.len(), routed);
 }

@@ -16,6 +16,7 @@ mod connect;
 mod deliveries;
 mod error;
 mod floors;
+mod inbox;
 mod migrate;
 mod pool;
 mod purge;
@@ -33,6 +34,7 @@ use self::pool::Pool;
 use super::accept::{Outcome, Request};
 use super::claims::{Claim, Claimed, NewClaim};
 use super::deliveries::{Settled, Settlement, Take, Taken};
+use super::inbox::{Concluded, Conclusion, Handling, Held};
 use super::status::{
     Backlog, Cancelled, MessagePage, MessageQuery, MessageStatus, Paused, Purged, Readiness, Retention,
 };
@@ -67,6 +69,13 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("deliveries::GIVE_BACK", deliveries::GIVE_BACK),
     ("deliveries::DUE_IN", deliveries::DUE_IN),
     ("deliveries::EXPIRE", deliveries::EXPIRE),
+    ("inbox::CLAIM", inbox::CLAIM),
+    ("inbox::RENEW_ROWS", inbox::RENEW_ROWS),
+    ("inbox::RENEW_CLAIMS", inbox::RENEW_CLAIMS),
+    ("inbox::LOCK", inbox::LOCK),
+    ("inbox::CONFIRM", inbox::CONFIRM),
+    ("inbox::CONFIRMED", inbox::CONFIRMED),
+    ("inbox::RELEASE", inbox::RELEASE),
     ("migrate::BOOTSTRAPPED", migrate::BOOTSTRAPPED),
     ("migrate::LOCK", migrate::LOCK),
     ("migrate::APPLIED", migrate::APPLIED),
@@ -205,6 +214,21 @@ impl Store for Handle {
 
     async fn claim_of(&self, key: ClaimKey) -> Result<Option<Claim>> {
         claims::claim_of(&self.0, key).await
+    }
+
+    async fn claim_handling(&self, handling: &Handling) -> Result<Claimed> {
+        let handling = handling.clone();
+        self.carry(|store| async move { inbox::claim(&store, &handling).await }).await
+    }
+
+    async fn renew_held(&self, held: &[Held], lease: Duration) -> Result<()> {
+        let held = held.to_vec();
+        self.carry(move |store| async move { inbox::renew(&store, &held, lease).await }).await
+    }
+
+    async fn conclude(&self, conclusion: &Conclusion) -> Result<Concluded> {
+        let conclusion = conclusion.clone();
+        self.carry(|store| async move { inbox::conclude(&store, &conclusion).await }).await
     }
 
     async fn purge(&self, limit: u32, keep: &Retention) -> Result<Purged> {

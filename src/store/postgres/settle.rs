@@ -102,6 +102,29 @@ pub(super) async fn settle(store: &Postgres, batch: &[Settlement]) -> Result<Vec
     Ok(batch.iter().map(answer).collect())
 }
 
+/// Settles one delivery within a transaction that is part of something larger.
+pub(super) async fn within(
+    session: &mut Session<'_>,
+    store: &Postgres,
+    settlement: &Settlement,
+) -> Result<Settled, Fault> {
+    let mut sorted = Sorted::default();
+    sorted.add(settlement);
+    let now = store.pool.clock.now();
+    let settled = settle_sorted(session, &sorted, || Random.uuid_v7(now)).await?;
+    Ok(if settled.contains(&settlement.row) { Settled::Yes } else { Settled::Fenced })
+}
+
+impl<'a> Sorted<'a> {
+    fn add(&mut self, settlement: &'a Settlement) {
+        match &settlement.outcome {
+            Settle::Done { receipt } => self.done.push((settlement, *receipt)),
+            Settle::Retry { after, counted, error } => self.retry.push((settlement, *after, *counted, error)),
+            Settle::Dead { error, counted } => self.dead.push((settlement, *counted, error)),
+        }
+    }
+}
+
 async fn settle_sorted(
     session: &mut Session<'_>,
     sorted: &Sorted<'_>,

@@ -10,12 +10,18 @@ mod claims;
 mod connect;
 mod deliveries;
 mod error;
+mod inbox;
 mod migrate;
+#[cfg(test)]
+mod plans;
 mod purge;
 mod rows;
 mod settle;
 mod status;
+#[cfg(test)]
+mod tests;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +44,11 @@ pub(super) use migrate::migration_sql;
 pub(super) async fn open(url: &str, options: &Options) -> Result<Shared> {
     let path = connect::path(url)?;
     connect::create(&path)?;
-    let connect = connect::options(&path, options);
+    Ok(Arc::new(Sqlite(open_file(&path, options).await?)))
+}
+
+async fn open_file(path: &Path, options: &Options) -> Result<Arc<Inner>> {
+    let connect = connect::options(path, options);
     connect::enable_log(&connect, options.busy_timeout).await?;
     let store = Arc::new(Inner {
         readers: connect::readers(&connect, options),
@@ -49,7 +59,7 @@ pub(super) async fn open(url: &str, options: &Options) -> Result<Shared> {
         random: Random,
     });
     migrate::migrate(&store).await?;
-    Ok(Arc::new(Sqlite(store)))
+    Ok(store)
 }
 
 #[derive(Debug)]
@@ -250,6 +260,18 @@ impl store::Store for Sqlite {
 
     async fn claim_of(&self, key: ClaimKey) -> Result<Option<store::claims::Claim>> {
         claims::claim_of(&self.0, key).await
+    }
+
+    async fn claim_handling(&self, handling: &store::inbox::Handling) -> Result<store::claims::Claimed> {
+        inbox::claim(&self.0, handling).await
+    }
+
+    async fn renew_held(&self, held: &[store::inbox::Held], lease: Duration) -> Result<()> {
+        inbox::renew(&self.0, held, lease).await
+    }
+
+    async fn conclude(&self, conclusion: &store::inbox::Conclusion) -> Result<store::inbox::Concluded> {
+        inbox::conclude(&self.0, conclusion).await
     }
 
     async fn purge(&self, limit: u32, keep: &asked::Retention) -> Result<asked::Purged> {

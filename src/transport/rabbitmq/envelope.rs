@@ -6,8 +6,7 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 
 use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault, Format};
-use crate::domain::{Random, cloudevents, wire};
-use crate::transport::trace;
+use crate::domain::{cloudevents, wire};
 
 const PERSISTENT: u8 = 2;
 const APP_ID: &str = "oncegate";
@@ -20,17 +19,13 @@ const LARGEST_HEADERS_BYTES: usize = 96 * 1024;
 ///
 /// # Errors
 /// The message's fault: it can never be written.
-pub(super) fn properties(
-    delivery: &Delivery,
-    format: Format,
-    random: Random,
-) -> Result<BasicProperties, Failure> {
+pub(super) fn properties(delivery: &Delivery, format: Format) -> Result<BasicProperties, Failure> {
     let message = &*delivery.message;
     let mut properties = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
         .with_app_id(APP_ID.into())
         .with_timestamp(u64::try_from(message.accepted_at.timestamp()).unwrap_or(0))
-        .with_headers(headers(delivery, format, random)?);
+        .with_headers(headers(delivery, format)?);
     // A property takes 255 bytes. What is longer stands in the headers alone.
     if let Ok(id) = ShortString::try_new(message.id.as_str()) {
         properties = properties.with_message_id(id);
@@ -48,11 +43,10 @@ pub(super) fn properties(
 }
 
 /// The wire headers are the same as everywhere, encoding included.
-fn headers(delivery: &Delivery, format: Format, random: Random) -> Result<FieldTable, Failure> {
+fn headers(delivery: &Delivery, format: Format) -> Result<FieldTable, Failure> {
     let mut table = FieldTable::default();
     let mut size_bytes = 0;
     let mut insert = |name: Cow<'_, str>, value: Cow<'_, str>| {
-        let value = trace::own_span(&name, value, random);
         size_bytes += name.len() + value.len() + 6; // the lengths, and the type
         let name = ShortString::try_new(name).map_err(|_| {
             Failure::new(

@@ -22,7 +22,6 @@ use tokio::task::JoinHandle;
 
 use super::registry::Kind;
 use super::{Ack, Common, ConfigError, Context, Shared, Transport};
-use crate::domain::Random;
 use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault, Format};
 use config::Config;
 use routing::RoutingKey;
@@ -67,7 +66,6 @@ impl Kind for RabbitMq {
             routing_key,
             format: common.format,
             timeout: common.timeout,
-            random: context.random,
             state,
             publishes: Mutex::new(Some(publishes)),
             task: Mutex::new(Some(task)),
@@ -80,7 +78,6 @@ struct Publisher {
     routing_key: RoutingKey,
     format: Format,
     timeout: Duration,
-    random: Random,
     state: watch::Receiver<State>,
     /// `None` once it was closed.
     publishes: Mutex<Option<mpsc::Sender<Publish>>>,
@@ -94,7 +91,7 @@ impl Transport for Publisher {
             let text = "its routing key is longer than AMQP's 255 bytes";
             Failure::new(Fault::Message(DeadKind::Refused), text)
         })?;
-        let properties = envelope::properties(delivery, self.format, self.random)?;
+        let properties = envelope::properties(delivery, self.format)?;
         let (reply, confirmed) = oneshot::channel();
         let publish = Publish {
             exchange: self.exchange.clone(),

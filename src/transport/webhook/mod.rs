@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use super::guard::{Client, Reach, describe};
 use super::registry::Kind;
 use super::{Ack, Common, ConfigError, Context, Shared, Transport};
+use crate::domain::Clock;
 use crate::domain::delivery::{Delivery, Failure, Fault, Format};
-use crate::domain::{Clock, Random};
 
 pub use config::Config;
 
@@ -46,7 +46,6 @@ impl Kind for Webhook {
             timeout: common.timeout,
             format: common.format,
             clock: context.clock.clone(),
-            random: context.random,
         }))
     }
 }
@@ -57,7 +56,6 @@ struct Sender {
     timeout: Duration,
     format: Format,
     clock: Clock,
-    random: Random,
 }
 
 #[async_trait]

@@ -8,7 +8,6 @@ use super::Sender;
 use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault, Format};
 use crate::domain::standard_webhooks as signing;
 use crate::domain::{cloudevents, wire};
-use crate::transport::trace;
 
 impl Sender {
     /// All headers of the request for `delivery`, its signature included.
@@ -25,7 +24,6 @@ impl Sender {
         };
         let mut headers = HeaderMap::with_capacity(named.len() + 8);
         for (name, value) in named {
-            let value = trace::own_span(&name, value, self.random);
             let written = HeaderName::try_from(&*name).ok().zip(HeaderValue::try_from(&*value).ok());
             // Whatever was accepted can be written: if not, the message can never be sent.
             let (name, value) = written.ok_or_else(|| {

@@ -25,6 +25,7 @@ use self::write::Earlier;
 use super::Postgres;
 use super::claims::TRIES;
 use super::error::{Class, Fault};
+use super::pool::Session;
 use crate::domain::Timestamp;
 use crate::store::accept::{Message, MessageOutcome, Outcome, Request};
 use crate::store::{Error, ErrorKind, Result};
@@ -132,6 +133,29 @@ async fn accept_good(store: &Postgres, group: &[&Request]) -> Vec<Result<Outcome
 async fn alone(store: &Postgres, request: &Request, tries: u32) -> Result<Outcome, Fault> {
     for _ in tries..TRIES {
         if let Some(Tried::Done(outcome)) = write_or_rerun(store, &[request]).await?.pop() {
+            return Ok(*outcome);
+        }
+    }
+    let detail = "a claim changed hands each time that it was looked for";
+    Err(Fault::new(Class::Other, ErrorKind::Unavailable, detail))
+}
+
+/// Writes one request within a transaction that is part of something larger.
+///
+/// # Errors
+/// Those of one try; the transaction is to be rolled back then.
+pub(super) async fn within(
+    session: &mut Session<'_>,
+    store: &Postgres,
+    request: &Request,
+) -> Result<Outcome, Fault> {
+    request.check_storable().map_err(|error| Fault::new(Class::Data, error.kind, error.detail))?;
+    let now = store.pool.clock.now();
+    for _ in 0..TRIES {
+        let planned = [Planned::new(request, now).map_err(Fault::defect)?];
+        let mut commits = false;
+        let tried = write::write_planned(session, &planned, now, store, Earlier::None, &mut commits).await?;
+        if let Some(Tried::Done(outcome)) = tried.into_iter().next() {
             return Ok(*outcome);
         }
     }

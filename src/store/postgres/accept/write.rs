@@ -80,7 +80,7 @@ pub(super) async fn write(
     session.finish(result).await
 }
 
-async fn write_planned(
+pub(super) async fn write_planned(
     session: &mut Session<'_>,
     planned: &[Planned<'_>],
     now: Timestamp,

@@ -1,0 +1,228 @@
+//! Handling: claims of deliveries, leases renewed, and the commit that ends it.
+
+use std::time::Duration;
+
+use super::claims::{self, FIND, TRIES, claim_columns};
+use super::error::{Class, Fault};
+use super::pool::{Mode, Session};
+use super::rows::interval;
+use super::{Postgres, accept, settle};
+use crate::domain::claim::ClaimKey;
+use crate::domain::{RowKey, Token};
+use crate::store::accept::Outcome;
+use crate::store::claims::Claimed;
+use crate::store::deliveries::{Settled, Settlement};
+use crate::store::inbox::{Concluded, Conclusion, Handling, Held, HeldClaim};
+use crate::store::{Error, ErrorKind, Result};
+
+/// Returns no row when somebody else holds it. An earlier taker of the same row is nobody else: whoever knows
+/// the row's token took it last.
+pub(super) const CLAIM: &str = concat!(
+    "INSERT INTO oncegate.deduplication AS c
+        (key, kind, scope, id, tenant, token, confirmed, message_id, row_id, first_seen_at, expires_at)
+     VALUES ($1, $2, $3, $4, $5, $6, false, $7, $8, now(), now() + $9)
+     ON CONFLICT (key) DO UPDATE SET
+        kind = excluded.kind, scope = excluded.scope, id = excluded.id, tenant = excluded.tenant,
+        token = excluded.token, confirmed = false, message_id = excluded.message_id, row_id = excluded.row_id,
+        first_seen_at = excluded.first_seen_at, expires_at = excluded.expires_at, fingerprint = NULL,
+        answer = NULL
+     WHERE c.expires_at <= now()
+        OR (NOT c.confirmed AND c.row_id = excluded.row_id AND EXISTS (
+            SELECT FROM oncegate.deliveries d WHERE d.row_id = $8 AND d.target_no = $10 AND d.token = $11))
+     RETURNING ",
+    claim_columns!()
+);
+
+pub(super) const RENEW_ROWS: &str = "UPDATE oncegate.deliveries d SET due_at = now() + $4
+     FROM unnest($1::uuid[], $2::smallint[], $3::bigint[]) AS t(row_id, target_no, token)
+     WHERE d.row_id = t.row_id AND d.target_no = t.target_no AND d.token = t.token AND d.state = 2";
+
+pub(super) const RENEW_CLAIMS: &str = "UPDATE oncegate.deduplication c SET expires_at = now() + $3
+     FROM unnest($1::uuid[], $2::bigint[]) AS t(key, token)
+     WHERE c.key = t.key AND c.token = t.token AND NOT c.confirmed";
+
+/// The row stays as it is until the commit.
+pub(super) const LOCK: &str = "SELECT 1 FROM oncegate.deliveries
+     WHERE row_id = $1 AND target_no = $2 AND token = $3 AND state = 2 FOR UPDATE";
+
+/// Also of a lease that has ended, as long as nobody took it over.
+pub(super) const CONFIRM: &str = "UPDATE oncegate.deduplication c
+     SET confirmed = true, expires_at = now() + t.keep, answer = t.answer
+     FROM unnest($1::uuid[], $2::bigint[], $3::interval[], $4::bytea[]) AS t(key, token, keep, answer)
+     WHERE c.key = t.key AND c.token = t.token AND NOT c.confirmed
+     RETURNING c.key";
+
+/// How many of these this very attempt confirmed before.
+pub(super) const CONFIRMED: &str = "SELECT count(*) AS number FROM oncegate.deduplication c
+     JOIN unnest($1::uuid[], $2::bigint[]) AS t(key, token) ON c.key = t.key AND c.token = t.token
+     WHERE c.confirmed";
+
+pub(super) const RELEASE: &str = "DELETE FROM oncegate.deduplication c
+     USING unnest($1::uuid[], $2::bigint[]) AS t(key, token)
+     WHERE c.key = t.key AND c.token = t.token AND NOT c.confirmed";
+
+pub(super) async fn claim(store: &Postgres, handling: &Handling) -> Result<Claimed> {
+    for _ in 0..TRIES {
+        let mut session = store.pool.session(Mode::Autocommit).await?;
+        let result = insert_or_find(&mut session, handling).await;
+        if let Some(claimed) = session.finish(result).await? {
+            return Ok(claimed);
+        }
+    }
+    Err(Error::new(ErrorKind::Unavailable, "the claim changed hands each time that it was looked for"))
+}
+
+async fn insert_or_find(session: &mut Session<'_>, handling: &Handling) -> Result<Option<Claimed>, Fault> {
+    let new = &handling.claim;
+    let insert = sqlx::query(CLAIM)
+        .bind(new.key.0)
+        .bind(new.kind as i16)
+        .bind(&new.scope)
+        .bind(&new.id)
+        .bind(&new.tenant)
+        .bind(new.token.0)
+        .bind(new.message_id.as_deref())
+        .bind(handling.row.id)
+        .bind(interval(new.lease))
+        .bind(handling.row.target_no)
+        .bind(handling.row_token.0);
+    if let Some(row) = session.rows(insert).await?.first() {
+        return Ok(Some(Claimed::Granted(claims::read(row)?)));
+    }
+    let found = session.rows(sqlx::query(FIND).bind(new.key.0)).await?;
+    found.first().map(|row| Ok(Claimed::Held(claims::read(row)?))).transpose()
+}
+
+pub(super) async fn renew(store: &Postgres, held: &[Held], lease: Duration) -> Result<()> {
+    let mut rows: Vec<(RowKey, Token)> = held.iter().filter_map(|held| held.row).collect();
+    let mut claims: Vec<(ClaimKey, Token)> =
+        held.iter().flat_map(|held| held.claims.iter().copied()).collect();
+    rows.sort_unstable_by_key(|(row, _)| *row);
+    claims.sort_unstable_by_key(|(key, _)| *key);
+    let mut session = store.pool.session(Mode::Autocommit).await?;
+    let result = renew_sorted(&mut session, &rows, &claims, lease).await;
+    Ok(session.finish(result).await?)
+}
+
+async fn renew_sorted(
+    session: &mut Session<'_>,
+    rows: &[(RowKey, Token)],
+    claims: &[(ClaimKey, Token)],
+    lease: Duration,
+) -> Result<(), Fault> {
+    if !rows.is_empty() {
+        let query = sqlx::query(RENEW_ROWS)
+            .bind(rows.iter().map(|(row, _)| row.id).collect::<Vec<_>>())
+            .bind(rows.iter().map(|(row, _)| row.target_no).collect::<Vec<_>>())
+            .bind(rows.iter().map(|(_, token)| token.0).collect::<Vec<_>>())
+            .bind(interval(lease));
+        session.execute(query).await?;
+    }
+    if !claims.is_empty() {
+        let query = sqlx::query(RENEW_CLAIMS)
+            .bind(claims.iter().map(|(key, _)| key.0).collect::<Vec<_>>())
+            .bind(claims.iter().map(|(_, token)| token.0).collect::<Vec<_>>())
+            .bind(interval(lease));
+        session.execute(query).await?;
+    }
+    Ok(())
+}
+
+/// Why nothing is written, on the way out of the transaction.
+enum Stop {
+    Fenced,
+    Fault(Fault),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+pub(super) async fn conclude(store: &Postgres, conclusion: &Conclusion) -> Result<Concluded> {
+    let mut session = store.pool.session(Mode::Transaction).await?;
+    match write(&mut session, store, conclusion).await {
+        Ok(concluded) => Ok(session.finish(Ok(concluded)).await?),
+        Err(Stop::Fenced) => {
+            let before = confirmed_before(&mut session, conclusion).await;
+            // Whatever was written of it is rolled back.
+            let fault = || Fault::new(Class::Other, ErrorKind::Internal, "fenced");
+            let _ = session.finish::<()>(Err(fault())).await;
+            match before? {
+                true => Ok(Concluded { settled: Settled::Yes, messages: Vec::new() }),
+                false => Ok(Concluded::fenced()),
+            }
+        }
+        Err(Stop::Fault(fault)) => Ok(session.finish(Err(fault)).await?),
+    }
+}
+
+async fn write(
+    session: &mut Session<'_>,
+    store: &Postgres,
+    conclusion: &Conclusion,
+) -> Result<Concluded, Stop> {
+    if let Some(Settlement { row, token, .. }) = &conclusion.settlement {
+        let lock = sqlx::query(LOCK).bind(row.id).bind(row.target_no).bind(token.0);
+        if session.rows(lock).await?.is_empty() {
+            return Err(Stop::Fenced);
+        }
+    }
+    end_claims(session, conclusion).await?;
+    let messages = if conclusion.messages.is_empty() {
+        Vec::new()
+    } else {
+        match accept::within(session, store, &conclusion.request()).await? {
+            Outcome::Stored(outcomes) => outcomes,
+            _ => {
+                let text = "a request without a claim was refused";
+                return Err(Fault::new(Class::Other, ErrorKind::Internal, text).into());
+            }
+        }
+    };
+    if let Some(settlement) = &conclusion.settlement
+        && settle::within(session, store, settlement).await? == Settled::Fenced
+    {
+        return Err(Stop::Fenced);
+    }
+    Ok(Concluded { settled: Settled::Yes, messages })
+}
+
+async fn end_claims(session: &mut Session<'_>, conclusion: &Conclusion) -> Result<(), Stop> {
+    let mut claims: Vec<&HeldClaim> = conclusion.claims.iter().collect();
+    if claims.is_empty() {
+        return Ok(());
+    }
+    claims.sort_unstable_by_key(|claim| claim.key);
+    let keys: Vec<_> = claims.iter().map(|claim| claim.key.0).collect();
+    let tokens: Vec<_> = claims.iter().map(|claim| claim.token.0).collect();
+    if !conclusion.is_done() {
+        session.execute(sqlx::query(RELEASE).bind(keys).bind(tokens)).await?;
+        return Ok(());
+    }
+    let query = sqlx::query(CONFIRM)
+        .bind(keys)
+        .bind(tokens)
+        .bind(claims.iter().map(|claim| interval(claim.window)).collect::<Vec<_>>())
+        .bind(claims.iter().map(|claim| claim.answer.as_deref()).collect::<Vec<Option<&[u8]>>>());
+    if session.rows(query).await?.len() < claims.len() {
+        return Err(Stop::Fenced);
+    }
+    Ok(())
+}
+
+/// Whether this very conclusion was written before, and its reply was lost. Where a delivery is settled, the
+/// row says so by being gone, and nobody needs to know.
+async fn confirmed_before(session: &mut Session<'_>, conclusion: &Conclusion) -> Result<bool, Fault> {
+    use sqlx::Row;
+    if conclusion.settlement.is_some() || conclusion.claims.is_empty() {
+        return Ok(false);
+    }
+    let query = sqlx::query(CONFIRMED)
+        .bind(conclusion.claims.iter().map(|claim| claim.key.0).collect::<Vec<_>>())
+        .bind(conclusion.claims.iter().map(|claim| claim.token.0).collect::<Vec<_>>());
+    let rows = session.rows(query).await?;
+    let number: i64 = rows.first().map_or(Ok(0), |row| row.try_get("number"))?;
+    Ok(usize::try_from(number).is_ok_and(|number| number == conclusion.claims.len()))
+}
