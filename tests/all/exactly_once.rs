@@ -421,18 +421,23 @@ async fn a_client_that_hangs_up_cancels_nothing() {
             );
             let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", gateway.port())).await.unwrap();
             stream.write_all(head.as_bytes()).await.unwrap();
+            // Every other one hangs up at once, perhaps before its request was read; the others while they
+            // could have read the answer and did not.
+            if n % 2 == 1 {
+                stream.readable().await.unwrap();
+            }
             drop(stream);
         }
-        eventually(SOON, "all that arrived whole is stored", || async { when(depth(&gateway).await == 10) })
-            .await;
         for n in 0..10_u64 {
             let retry = gateway
                 .client()
                 .post(gateway.url("/v1/publish/x"))
                 .header("content-type", "application/json");
             let answer = send(retry.header("Idempotency-Key", format!("k{n}")).body("{}")).await;
-            assert!(answer.status == 202 && answer.replayed, "{}: {}", engine.name, answer.text);
+            assert_eq!(answer.status, 202, "{}: {}", engine.name, answer.text);
+            assert!(answer.replayed || n % 2 == 0, "{}: what was done is replayed", engine.name);
         }
+        eventually(SOON, "nothing is under way", || async { when(depth(&gateway).await >= 10) }).await;
         assert_eq!(depth(&gateway).await, 10, "{}", engine.name);
     }
 }
