@@ -140,3 +140,4 @@ macro_rules! promises {
 }
 
 conforms!(sqlite);
+conforms!(postgres);

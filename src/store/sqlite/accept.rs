@@ -85,10 +85,14 @@ async fn guarded(connection: &mut SqliteConnection, now: i64, requests: &[&Reque
             savepoint.commit().await.map_err(super::error::of)?;
             Ok(outcomes)
         }
-        Err(error) => {
-            savepoint.rollback().await.map_err(super::error::of)?;
-            Err(error)
-        }
+        Err(error) => match savepoint.rollback().await {
+            // SQLite has ended the whole transaction (as it does when the disk is full): no request of it
+            // may be tried again within it.
+            Err(ended) if is_of_the_data(&error) => {
+                Err(Error::new(ErrorKind::Unavailable, format!("{}; then: {ended}", error.detail)))
+            }
+            _ => Err(error),
+        },
     }
 }
 

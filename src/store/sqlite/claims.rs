@@ -258,3 +258,11 @@ pub(super) async fn claim_of(store: &Inner, key: ClaimKey) -> Result<Option<Clai
     let mut connection = store.reader().await?;
     find(&mut connection, key, store.now()).await
 }
+
+/// Every statement of this file, for the tests that prepare and explain them.
+#[cfg(test)]
+pub(super) fn statements() -> Vec<String> {
+    let mut all = INSERT_BATCHED.sizes();
+    all.extend([SELECT, RENEW, CONFIRM, RELEASE, DISCARD, ANSWER].map(str::to_owned));
+    all
+}

@@ -252,3 +252,11 @@ pub(super) async fn state_of(
         (None, ..) => MessageState::Sent,
     })
 }
+
+/// Every statement of this file, for the tests that prepare and explain them.
+#[cfg(test)]
+pub(super) fn statements() -> Vec<String> {
+    let mut all = INSERT_BATCHED.sizes();
+    all.extend([ANY_DUE, DUE, LEASE, GIVE_BACK, DUE_AT, BACKLOG, STATE].map(str::to_owned));
+    all
+}

@@ -90,3 +90,9 @@ async fn applied(connection: &mut SqliteConnection) -> Result<BTreeSet<i64>> {
     let numbers = sqlx::query_scalar(APPLIED).fetch_all(connection).await.map_err(error::of)?;
     Ok(numbers.into_iter().collect())
 }
+
+/// Every statement of this file, for the tests that prepare and explain them.
+#[cfg(test)]
+pub(super) fn statements() -> Vec<String> {
+    [TABLE_EXISTS, APPLIED, RECORD].map(str::to_owned).into()
+}

@@ -12,11 +12,16 @@ mod deliveries;
 mod error;
 mod inbox;
 mod migrate;
+#[cfg(test)]
+mod plans;
 mod purge;
 mod rows;
 mod settle;
 mod status;
+#[cfg(test)]
+mod tests;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +44,11 @@ pub(super) use migrate::migration_sql;
 pub(super) async fn open(url: &str, options: &Options) -> Result<Shared> {
     let path = connect::path(url)?;
     connect::create(&path)?;
-    let connect = connect::options(&path, options);
+    Ok(Arc::new(Sqlite(open_file(&path, options).await?)))
+}
+
+async fn open_file(path: &Path, options: &Options) -> Result<Arc<Inner>> {
+    let connect = connect::options(path, options);
     connect::enable_log(&connect, options.busy_timeout).await?;
     let store = Arc::new(Inner {
         readers: connect::readers(&connect, options),
@@ -50,7 +59,7 @@ pub(super) async fn open(url: &str, options: &Options) -> Result<Shared> {
         random: Random,
     });
     migrate::migrate(&store).await?;
-    Ok(Arc::new(Sqlite(store)))
+    Ok(store)
 }
 
 #[derive(Debug)]

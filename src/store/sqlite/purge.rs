@@ -67,3 +67,9 @@ async fn delete(
         })
         .await
 }
+
+/// Every statement of this file, for the tests that prepare and explain them.
+#[cfg(test)]
+pub(super) fn statements() -> Vec<String> {
+    [CLAIMS_ANY, CLAIMS, DEAD_LETTERS_ANY, DEAD_LETTERS, RECEIPTS_ANY, RECEIPTS].map(str::to_owned).into()
+}

@@ -170,6 +170,11 @@ impl Batched {
         Self(Self::SIZES.into_iter().map(sized).collect())
     }
 
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> Vec<String> {
+        self.0.iter().map(|(_, sql)| sql.clone()).collect()
+    }
+
     /// The statements that take all of `items`, each with those that it takes.
     pub(super) fn over<'a, T>(&'static self, items: &'a [T]) -> Vec<(&'static str, &'a [T])> {
         let mut statements = Vec::new();

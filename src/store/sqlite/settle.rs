@@ -227,3 +227,11 @@ pub(super) async fn expire(store: &Arc<Inner>, limit: u32) -> Result<Vec<(Target
         })
         .await
 }
+
+/// Every statement of this file, for the tests that prepare and explain them.
+#[cfg(test)]
+pub(super) fn statements() -> Vec<String> {
+    let mut all = [RECEIPT_BATCHED.sizes(), DONE_BATCHED.sizes()].concat();
+    all.extend([RETRY, LEASED, BURY, REMOVE, EXPIRED].map(str::to_owned));
+    all
+}

@@ -92,9 +92,12 @@ fn together(parts: Vec<Part>) -> Option<MessageStatus> {
     })
 }
 
+fn of_id_sql() -> String {
+    format!("{OF_ID}{}", PARTS.replace("{filter}", OF_ID_ONLY))
+}
+
 async fn of_id(connection: &mut SqliteConnection, tenant: &str, id: &str) -> Result<Vec<Part>> {
-    let sql = format!("{OF_ID}{}", PARTS.replace("{filter}", OF_ID_ONLY));
-    let query = sqlx::query(AssertSqlSafe(sql)).bind(tenant).bind(id).bind(as_row_id(id));
+    let query = sqlx::query(AssertSqlSafe(of_id_sql())).bind(tenant).bind(id).bind(as_row_id(id));
     let rows = query.fetch_all(connection).await.map_err(error::of)?;
     rows.iter().map(part).collect()
 }
@@ -220,4 +223,23 @@ pub(super) async fn set_paused(store: &Arc<Inner>, target: &Target, paused: Paus
             })
         })
         .await
+}
+
+/// Every statement of this file, for the tests that prepare and explain them.
+#[cfg(test)]
+pub(super) fn statements() -> Vec<String> {
+    let mut all = vec![of_id_sql()];
+    for state in
+        [None, Some(MessageState::Scheduled), Some(MessageState::Pending), Some(MessageState::Retrying)]
+    {
+        for given in 0..8_u8 {
+            let filter = |bit: u8| (given & bit != 0).then(|| "x".to_owned());
+            let (kind, deduplication_id, correlation_id) = (filter(1), filter(2), filter(4));
+            let asked =
+                MessageQuery { state, kind, deduplication_id, correlation_id, ..MessageQuery::default() };
+            all.extend(page_sql(&asked));
+        }
+    }
+    all.extend([CANCEL, FREE, PAUSED, PAUSE, RESUME].map(str::to_owned));
+    all
 }
