@@ -129,3 +129,4 @@ macro_rules! promises {
 }
 
 conforms!(sqlite);
+conforms!(postgres);

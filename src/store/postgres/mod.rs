@@ -83,6 +83,7 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("migrate::NEWEST", migrate::NEWEST),
     ("purge::CLAIMS", purge::CLAIMS),
     ("purge::DEAD_LETTERS", purge::DEAD_LETTERS),
+    ("purge::RECEIPTS", purge::RECEIPTS),
     ("purge::STRAY_RECEIPTS", purge::STRAY_RECEIPTS),
     ("purge::PARTITIONS", purge::PARTITIONS),
     ("settle::DONE", settle::DONE),
