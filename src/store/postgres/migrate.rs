@@ -41,9 +41,12 @@ pub(super) const APPLIED: &str = "SELECT number FROM oncegate.migrations WHERE n
 pub(super) const REMEMBER: &str = "INSERT INTO oncegate.migrations (number, name) VALUES ($1, $2)";
 
 /// The whole schema as SQL, in order, as (name, SQL): what [`migrate`] does to an empty database.
-pub(in crate::store) fn migration_sql() -> Vec<(&'static str, &'static str)> {
-    let mut all = vec![("0000_migrations", BOOTSTRAP)];
-    all.extend(MIGRATIONS);
+pub(in crate::store) fn migration_sql() -> Vec<(&'static str, String)> {
+    let mut all = vec![("0000_migrations", BOOTSTRAP.to_owned())];
+    all.extend((1..).zip(MIGRATIONS).map(|(number, (name, sql))| {
+        let remember = format!("INSERT INTO oncegate.migrations (number, name) VALUES ({number}, '{name}');");
+        (name, format!("{sql}\n{remember}\n"))
+    }));
     all
 }
 
