@@ -21,6 +21,8 @@ mod exactly_once;
 mod field_outbox;
 #[path = "all/field_reports.rs"]
 mod field_reports;
+#[path = "all/handlers.rs"]
+mod handlers;
 #[path = "all/http_errors.rs"]
 mod http_errors;
 #[path = "all/http_publish.rs"]
