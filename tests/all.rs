@@ -15,6 +15,8 @@ mod support;
 mod auth;
 #[path = "all/config.rs"]
 mod config;
+#[path = "all/handlers.rs"]
+mod handlers;
 #[path = "all/exactly_once.rs"]
 mod exactly_once;
 #[path = "all/field_outbox.rs"]
