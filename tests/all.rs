@@ -23,6 +23,8 @@ mod field_outbox;
 mod field_reports;
 #[path = "all/handlers.rs"]
 mod handlers;
+#[path = "all/http_claims.rs"]
+mod http_claims;
 #[path = "all/http_errors.rs"]
 mod http_errors;
 #[path = "all/http_publish.rs"]
