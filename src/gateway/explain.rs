@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::prepare::By;
+use super::prepare::{By, Way};
 use super::{Error, Gateway, Result};
 use crate::auth::Principal;
 use crate::domain::delivery::TargetKind;
@@ -61,7 +61,7 @@ impl Gateway {
         }
         let mut told = Explanation::default();
         let preparer = &self.preparer;
-        let derived = preparer.derive(&By { principal, idempotency_key: None }, &draft);
+        let derived = preparer.derive(&By { principal, idempotency_key: None, way: Way::Request }, &draft);
         told.identity(&draft, derived.as_ref());
         let mut refused = false;
         let mut refuse = |told: &mut Explanation, why: String| {

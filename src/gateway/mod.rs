@@ -4,6 +4,7 @@
 //! do, and `http::problem` maps it. A file per use case; [`Gateway`] holds what they share.
 
 mod answer;
+mod cascade;
 pub mod claims;
 pub mod dead_letters;
 pub mod error;
@@ -18,9 +19,10 @@ pub mod targets;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use cascade::Cascades;
 pub use error::{Error, Place, Result};
 pub use prepare::Preparer;
-pub use routing::{Destinations, Routing};
+pub use routing::{Destinations, Handlers, Routing};
 
 use crate::delivery::Engine;
 use crate::domain::{Clock, Random};

@@ -38,8 +38,8 @@ impl Query {
     /// The parameter `limit`: a whole number from 1 on.
     pub fn take_limit(&mut self) -> Result<Option<u32>, Problem> {
         let Some(text) = self.take("limit") else { return Ok(None) };
-        match text.parse::<u64>() {
-            Ok(limit) if limit > 0 => Ok(Some(u32::try_from(limit).unwrap_or(u32::MAX))),
+        match text.parse::<i32>().map(u32::try_from) {
+            Ok(Ok(limit)) if limit > 0 => Ok(Some(limit)),
             _ => Err(Problem::malformed_at("query limit", "has to be a whole number from 1 on")),
         }
     }

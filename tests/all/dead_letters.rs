@@ -248,7 +248,8 @@ async fn the_interface_keeps_to_the_letter(bed: &Bed) {
         "headers": {"x-region": "eu"}, "deduplicationId": "d", "partitionKey": "p", "correlationId": "c",
         "causationId": "k", "deliverBy": "2999-01-01T00:00:00Z"
     }"#;
-    let request = gateway.client().post(gateway.url("/v1/publish")).header("content-type", "application/json");
+    let request =
+        gateway.client().post(gateway.url("/v1/publish")).header("content-type", "application/json");
     assert_eq!(request.body(message).send().await.unwrap().status(), 202);
     let one = dead(&gateway, 1).await.remove(0);
     let raw =

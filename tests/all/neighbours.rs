@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sqlx::Connection;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -20,7 +21,8 @@ async fn gateway(postgres: &Postgres) -> (Gateway, Tables) {
     let config = format!(
         "[stores.main]\nurl = \"{store}\"\n[destinations.hook]\ntransport = \"webhook\"\n\
          url = \"http://127.0.0.1:9/\"\nallow_private = true\npaused = true\n\
-         [[routes]]\ntypes = [\"*\"]\ndestinations = [\"hook\"]\n"
+         [[routes]]\ntypes = [\"*\"]\ndestinations = [\"hook\"]\n\
+         [messages.keyed]\ndeduplicate = {{ window = \"1h\" }}\n"
     );
     (Gateway::start(&config).await, Tables::of(&store))
 }
@@ -70,6 +72,45 @@ async fn a_bad_message_gets_its_error_alone() {
     }
     let stored = i64::try_from(rounds * NEIGHBOURS).unwrap();
     assert_eq!(tables.deliveries().await, stored, "exactly the neighbours are stored");
+}
+
+/// A claim's key is held by a transaction that stands still: the one that needs it is answered 503, and the sixty
+/// are accepted as if it were not there. When it is known who has the key, so is what was answered first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_a_frozen_transaction_holds_delays_nobody_else() {
+    let Some(postgres) = postgres::shared().await else { return };
+    let (gateway, tables) = gateway(&postgres).await;
+    let keyed = json!({"type": "keyed", "data": 1, "deduplicationId": "held"});
+    let (status, first) = gateway.publish(keyed.clone()).await;
+    assert_eq!(status, 202, "{first}");
+
+    // The first one's claim, put there by somebody who neither commits nor goes away.
+    let mut connection = tables.connect().await;
+    for statement in [
+        "CREATE TABLE public.claim AS SELECT * FROM oncegate.deduplication",
+        "DELETE FROM oncegate.deduplication",
+    ] {
+        sqlx::query(statement).execute(&mut connection).await.unwrap();
+    }
+    let mut frozen = connection.begin().await.unwrap();
+    let held = sqlx::query("INSERT INTO oncegate.deduplication SELECT * FROM public.claim");
+    assert_eq!(held.execute(&mut *frozen).await.unwrap().rows_affected(), 1);
+    for round in 0..3 {
+        let (status, problem) = among_neighbours(&gateway, round, keyed.clone()).await;
+        assert_eq!(
+            (status, problem["type"].as_str()),
+            (503, Some("/problems/store-unavailable")),
+            "{problem}"
+        );
+    }
+    frozen.commit().await.unwrap();
+    let (status, answer) = gateway.publish(keyed).await;
+    assert_eq!(
+        (status, &answer["outcome"], &answer["id"]),
+        (200, &json!("duplicate"), &first["id"]),
+        "{answer}"
+    );
+    assert_eq!(tables.deliveries().await, i64::try_from(1 + 3 * NEIGHBOURS).unwrap());
 }
 
 /// NUL bytes are no matter where bytes are meant: in the body.

@@ -92,7 +92,6 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("migrate::BOOTSTRAPPED", migrate::BOOTSTRAPPED),
     ("migrate::LOCK", migrate::LOCK),
     ("migrate::APPLIED", migrate::APPLIED),
-    ("migrate::REMEMBER", migrate::REMEMBER),
     ("migrate::NEWEST", migrate::NEWEST),
     ("purge::CLAIMS", purge::CLAIMS),
     ("purge::DEAD_LETTERS", purge::DEAD_LETTERS),
