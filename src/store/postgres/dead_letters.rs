@@ -79,16 +79,16 @@ pub(super) const EDIT: &str = "UPDATE oncegate.dead_letters SET envelope = $2::j
 
 /// One step. What another replay, a discard or the purge has in its hands is theirs.
 pub(super) const REPLAY: &str = concat!(
-    "WITH picked AS MATERIALIZED (
-        SELECT d.ctid AS place FROM oncegate.dead_letters d WHERE ",
+    "WITH gone AS (
+        DELETE FROM oncegate.dead_letters g WHERE g.ctid = ANY (ARRAY(
+            SELECT d.ctid FROM oncegate.dead_letters d WHERE ",
     selected!(),
     " AND ",
     has_target!(),
     " AND ($11 OR NOT ",
     is_duplicate!(),
     ") ORDER BY d.accepted_at, d.row_id, d.target_no LIMIT $12 FOR UPDATE OF d SKIP LOCKED
-    ), gone AS (
-        DELETE FROM oncegate.dead_letters d USING picked p WHERE d.ctid = p.place RETURNING d.*
+        )) RETURNING g.*
     ), put AS (
         INSERT INTO oncegate.deliveries
             (row_id, target_no, kind, target, state, due_at, token, tenant, message_id, type, deduplication_id,
@@ -128,12 +128,12 @@ pub(super) const HINDRANCES: &str = concat!(
 
 /// Claims in key order, as everywhere.
 pub(super) const DISCARD: &str = concat!(
-    "WITH picked AS MATERIALIZED (
-        SELECT d.ctid AS place FROM oncegate.dead_letters d WHERE ",
+    "WITH gone AS (
+        DELETE FROM oncegate.dead_letters g WHERE g.ctid = ANY (ARRAY(
+            SELECT d.ctid FROM oncegate.dead_letters d WHERE ",
     selected!(),
     " ORDER BY d.failed_at, d.id LIMIT $9 FOR UPDATE SKIP LOCKED
-    ), gone AS (
-        DELETE FROM oncegate.dead_letters d USING picked p WHERE d.ctid = p.place RETURNING d.row_id, d.claim_key
+        )) RETURNING g.row_id, g.claim_key
     ), held AS MATERIALIZED (
         SELECT c.ctid AS place FROM gone g JOIN oncegate.deduplication c ON c.key = g.claim_key
         WHERE $10 AND c.row_id = g.row_id ORDER BY c.key FOR UPDATE OF c
