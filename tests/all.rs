@@ -15,14 +15,14 @@ mod support;
 mod auth;
 #[path = "all/config.rs"]
 mod config;
-#[path = "all/handlers.rs"]
-mod handlers;
 #[path = "all/exactly_once.rs"]
 mod exactly_once;
 #[path = "all/field_outbox.rs"]
 mod field_outbox;
 #[path = "all/field_reports.rs"]
 mod field_reports;
+#[path = "all/handlers.rs"]
+mod handlers;
 #[path = "all/http_errors.rs"]
 mod http_errors;
 #[path = "all/http_publish.rs"]
@@ -31,6 +31,8 @@ mod http_publish;
 mod http_serve;
 #[path = "all/http_unauthorized.rs"]
 mod http_unauthorized;
+#[path = "all/invoke.rs"]
+mod invoke;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]

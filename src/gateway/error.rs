@@ -58,6 +58,14 @@ pub enum Error {
     Overloaded { retry_after: Duration },
     #[error("outcome unknown")]
     OutcomeUnknown { retry_after: Duration },
+    #[error("handler failed: {detail}")]
+    HandlerFailed {
+        detail: String,
+        /// What it answered, where it answered.
+        received_status: Option<u16>,
+    },
+    #[error("handler timeout")]
+    HandlerTimeout { timeout: Duration },
     /// A defect; already logged.
     #[error("internal error")]
     Internal,

@@ -46,6 +46,7 @@ pub fn document() -> OpenApi {
         super::publish::publish_message,
         super::publish_batch::publish_batch,
         super::explain::explain_message,
+        super::invoke::invoke_handler,
         super::messages::get_message,
         super::messages::list_messages,
         super::messages::cancel_message,
@@ -64,6 +65,7 @@ pub fn document() -> OpenApi {
     components(schemas(problem::Document, PublishAnswer)),
     tags(
         (name = "publish", description = "Hand messages in."),
+        (name = "invoke", description = "Run handlers now."),
         (name = "messages", description = "Where messages stand."),
         (name = "claims", description = "Identities of work, for consumers that read the broker themselves."),
         (name = "targets", description = "Destinations and handlers."),
