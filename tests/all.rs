@@ -23,6 +23,8 @@ mod field_outbox;
 mod field_reports;
 #[path = "all/handlers.rs"]
 mod handlers;
+#[path = "all/http_claims.rs"]
+mod http_claims;
 #[path = "all/http_errors.rs"]
 mod http_errors;
 #[path = "all/http_publish.rs"]
@@ -53,6 +55,8 @@ mod relay;
 mod scenario_load;
 #[path = "all/scenario_outage.rs"]
 mod scenario_outage;
+#[path = "all/scenario_schemathesis.rs"]
+mod scenario_schemathesis;
 #[path = "all/scenario_slow.rs"]
 mod scenario_slow;
 #[path = "all/store_conformance.rs"]

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cascade::Cascades;
-pub use error::{Error, Place, Result};
+pub use error::{Error, HandlerFailure, Place, Result};
 pub use prepare::Preparer;
 pub use routing::{Destinations, Handlers, Routing};
 

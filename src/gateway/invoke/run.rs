@@ -17,7 +17,7 @@ use super::{Body, Claims, Invoked, OnAmbiguous, Response};
 use crate::delivery::Renewal;
 use crate::domain::delivery::{Delivery, Failure, Fault};
 use crate::domain::media;
-use crate::gateway::{Error, Gateway, Result};
+use crate::gateway::{Error, Gateway, HandlerFailure, Result};
 use crate::store::accept::{self, MessageOutcome};
 use crate::store::deliveries::Settled;
 use crate::store::inbox::Conclusion;
@@ -71,19 +71,22 @@ impl Gateway {
                 self.release(&claims).await;
                 if status >= 500 {
                     let detail = format!("The handler answered {status}.");
-                    return Err(Error::HandlerFailed { detail, received_status: Some(status) });
+                    return Err(Error::HandlerFailed { detail, failure: HandlerFailure::Answered(status) });
                 }
                 Ok(Response { status, headers, body, replayed: crate::gateway::publish::Replayed::No })
             }
             Err(CallError::NotSent(failure)) => {
                 tracing::warn!(handler = %delivery.target.name, error = %failure, "a handler was not reached");
                 self.release(&claims).await;
-                Err(failed("The handler could not be reached; it did not run."))
+                Err(failed(HandlerFailure::Unreachable, "The handler could not be reached; it did not run."))
             }
             Err(CallError::Lost(text)) => {
                 tracing::warn!(handler = %delivery.target.name, error = %text, "the connection to a handler was lost");
                 self.hold_on(invoked, claims, renewal, began, 502, None);
-                Err(failed("The connection to the handler was lost; whether it did its work is not known."))
+                Err(failed(
+                    HandlerFailure::Lost,
+                    "The connection to the handler was lost; whether it did its work is not known.",
+                ))
             }
         }
     }
@@ -112,6 +115,7 @@ impl Gateway {
                     tracing::warn!(handler = %delivery.target.name, error = %text, "a handler's reply cannot be published");
                     self.release(claims).await;
                     return Err(failed(
+                        HandlerFailure::Reply,
                         "The handler's reply publishes what cannot be accepted; nothing of it was published.",
                     ));
                 }
@@ -225,8 +229,8 @@ impl Gateway {
     }
 }
 
-fn failed(detail: &str) -> Error {
-    Error::HandlerFailed { detail: detail.to_owned(), received_status: None }
+fn failed(failure: HandlerFailure, detail: &str) -> Error {
+    Error::HandlerFailed { detail: detail.to_owned(), failure }
 }
 
 /// Calls the handler and reads as much of its answer as may be kept.
