@@ -47,6 +47,7 @@ pub fn document() -> OpenApi {
         crate::http::publish::publish_message,
         crate::http::publish_batch::publish_batch,
         crate::http::explain::explain_message,
+        crate::http::invoke::invoke_handler,
         crate::http::messages::get_message,
         crate::http::messages::list_messages,
         crate::http::messages::cancel_message,
@@ -71,6 +72,7 @@ pub fn document() -> OpenApi {
     components(schemas(problem::Document, PublishAnswer)),
     tags(
         (name = "publish", description = "Hand messages in."),
+        (name = "invoke", description = "Run handlers now."),
         (name = "messages", description = "Where messages stand."),
         (name = "dead letters", description = "Deliveries that were given up on: find, mend, replay, discard."),
         (name = "claims", description = "Identities of work, for consumers that read the broker themselves."),
