@@ -240,6 +240,12 @@ fn say_migrated(applied: &[String]) {
     }
 }
 
+/// Every target that the configuration names.
+pub fn targets(config: &Config) -> Vec<Target> {
+    let destinations = config.destinations.keys().map(|name| Target::destination(name));
+    destinations.chain(config.handlers.keys().map(|name| Target::handler(name))).collect()
+}
+
 fn transport_context(clock: &Clock, random: Random) -> anyhow::Result<transport::Context> {
     let proxies = transport::guard::Proxies::from_env().map_err(anyhow::Error::msg)?;
     Ok(transport::Context { clock: clock.clone(), random, proxies })
@@ -364,7 +370,8 @@ fn routing(config: &Config) -> Routing {
     }
 }
 
-fn field_limits(config: &Config) -> fields::Limits {
+/// What a message's members may be.
+pub fn field_limits(config: &Config) -> fields::Limits {
     let limits = &config.server.limits;
     fields::Limits {
         json_depth: usize::from(limits.json_depth),
