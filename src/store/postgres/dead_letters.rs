@@ -11,7 +11,7 @@ use super::error::{Class, Fault};
 use super::pool::{Mode, Session};
 use super::rows::{self, message_columns};
 use crate::domain::Message;
-use crate::domain::delivery::Target;
+use crate::domain::delivery::{DeadKind, Target};
 use crate::store::dead_letters::{
     Claims, Cursor, DeadLetter, Duplicates, Edit, Filter, GENERATION, Group, Hindrance, Page, Query, Replay,
     Selection, Why,
@@ -160,7 +160,7 @@ fn selecting(sql: &'static str, tenant: &str, filter: &Filter, ids: Option<&[Uui
         .bind(filter.kind.clone())
         .bind(filter.target.as_ref().map(|target| target.kind as i16))
         .bind(filter.target.as_ref().map(|target| target.name.to_string()))
-        .bind(filter.error_kind.map(|kind| kind.as_str()))
+        .bind(filter.error_kind.map(DeadKind::as_str))
         .bind(filter.from)
         .bind(filter.until)
         .bind(ids.map(<[Uuid]>::to_vec))

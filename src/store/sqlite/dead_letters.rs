@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::rows::{self, Columns, corrupt, micros};
 use super::{Inner, error};
 use crate::domain::Message;
-use crate::domain::delivery::Target;
+use crate::domain::delivery::{DeadKind, Target};
 use crate::store::dead_letters::{
     Claims, Cursor, DeadLetter, Duplicates, Edit, Filter, GENERATION, Group, Hindrance, Page, Query, Replay,
     Selection, Why,
@@ -131,7 +131,7 @@ fn selecting(sql: &str, tenant: &str, filter: &Filter, ids: Option<&[Uuid]>) -> 
         .bind(filter.kind.clone())
         .bind(filter.target.as_ref().map(|target| target.kind as i16))
         .bind(filter.target.as_ref().map(|target| target.name.to_string()))
-        .bind(filter.error_kind.map(|kind| kind.as_str()))
+        .bind(filter.error_kind.map(DeadKind::as_str))
         .bind(filter.from.map(micros))
         .bind(filter.until.map(micros))
         .bind(ids.map(|ids| array(ids.iter().map(|id| id.simple().to_string()))))
@@ -330,7 +330,7 @@ pub(super) fn statements() -> Vec<String> {
         let filter = Filter {
             kind: has(1).then(|| "x".to_owned()),
             target: has(2).then(|| Target::destination("x")),
-            error_kind: has(4).then_some(crate::domain::delivery::DeadKind::Expired),
+            error_kind: has(4).then_some(DeadKind::Expired),
             from: has(8).then_some(moment),
             until: has(16).then_some(moment),
         };
