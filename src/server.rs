@@ -23,10 +23,11 @@ use crate::domain::{Clock, Random};
 use crate::gateway::{Cascades, Destinations, Gateway, Handlers, Parts, Preparer, Routing, Settings};
 use crate::http::edge::Edge;
 use crate::store::deliveries::Receipt;
+use crate::store::intake::Notifying;
 use crate::store::{self, ErrorKind};
 use crate::telemetry::Metrics;
 use crate::telemetry::trace::Traces;
-use crate::{auth, http, transport};
+use crate::{auth, gateway as use_cases, http, transport};
 
 /// How far a lease outlasts the timeout of the attempt under it.
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
@@ -132,12 +133,24 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         connections: config.server.limits.connections as usize,
         header_timeout: config.server.limits.header_timeout.get(),
     };
+    let moving = config.intake.enabled.then(|| {
+        let options = use_cases::intake::Options {
+            poll: config.intake.poll.get(),
+            notify: if config.intake.notify { Notifying::On } else { Notifying::Off },
+            body_bytes: config.server.limits.body.bytes(),
+        };
+        tokio::spawn(use_cases::intake::run(Arc::clone(&gateway), options, stop.clone()))
+    });
     let deadline = config.server.drain_timeout.get();
     let cut_off = http::serve::serve(listener, edge, limits, stop.clone(), deadline).await;
     if cut_off > 0 {
         tracing::warn!(connections = cut_off, "requests were still running at the deadline and were cut off");
     }
     tracing::debug!(up_for = ?clock.monotonic().saturating_duration_since(started), "no more requests; draining");
+    if let Some(moving) = moving {
+        // A group that has begun ends; it says itself what went wrong with it.
+        let _ = moving.await;
+    }
     gateway.drain(deadline).await;
     tracing::info!("drained");
     Ok(())

@@ -29,6 +29,7 @@ pub mod handlers;
 pub mod history;
 pub mod idempotency;
 pub mod identity;
+pub mod intake;
 pub mod messages;
 pub mod routes;
 pub mod secret;
@@ -53,6 +54,7 @@ pub use example::example;
 pub use handlers::Handler;
 pub use history::History;
 pub use idempotency::Idempotency;
+pub use intake::Intake;
 pub use key::Key;
 pub use load::{Backends, DEFAULT_FILE, FILE_VARIABLE, load, process_environment};
 pub use messages::MessageType;
@@ -98,6 +100,8 @@ pub struct Config {
     pub deduplication: Deduplication,
     /// The identity of requests: `Idempotency-Key`.
     pub idempotency: Idempotency,
+    /// Messages that are published in your own SQL transactions.
+    pub intake: Intake,
     /// What is remembered of deliveries that were made.
     pub history: History,
     /// Logs and traces.
@@ -122,6 +126,7 @@ impl Default for Config {
             messages: BTreeMap::new(),
             deduplication: Deduplication::default(),
             idempotency: Idempotency::default(),
+            intake: Intake::default(),
             history: History::default(),
             telemetry: Telemetry::default(),
             file: None,

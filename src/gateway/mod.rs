@@ -8,6 +8,7 @@ mod cascade;
 pub mod claims;
 pub mod error;
 pub mod explain;
+pub mod intake;
 mod prepare;
 pub mod publish;
 pub mod readiness;

@@ -40,6 +40,8 @@ pub(super) enum Way {
     Request,
     /// In a handler's answer, which exists once by itself.
     Cascade,
+    /// In a row of the intake, which exists once by itself.
+    Intake,
 }
 
 /// A message on its way into the store, and what its answer tells.
