@@ -15,14 +15,16 @@ mod support;
 mod auth;
 #[path = "all/config.rs"]
 mod config;
-#[path = "all/handlers.rs"]
-mod handlers;
 #[path = "all/exactly_once.rs"]
 mod exactly_once;
 #[path = "all/field_outbox.rs"]
 mod field_outbox;
 #[path = "all/field_reports.rs"]
 mod field_reports;
+#[path = "all/handlers.rs"]
+mod handlers;
+#[path = "all/http_claims.rs"]
+mod http_claims;
 #[path = "all/http_errors.rs"]
 mod http_errors;
 #[path = "all/http_publish.rs"]
@@ -51,6 +53,8 @@ mod relay;
 mod scenario_load;
 #[path = "all/scenario_outage.rs"]
 mod scenario_outage;
+#[path = "all/scenario_schemathesis.rs"]
+mod scenario_schemathesis;
 #[path = "all/scenario_slow.rs"]
 mod scenario_slow;
 #[path = "all/store_conformance.rs"]

@@ -103,6 +103,7 @@ pub struct PublishAnswer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = PublishOutcome)]
 pub enum Outcome {
     Accepted,
     Duplicate,

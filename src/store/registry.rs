@@ -59,7 +59,7 @@ pub async fn open(url: &str, options: &Options) -> Result<Shared> {
 ///
 /// # Errors
 /// [`ErrorKind::Internal`] for a URL that no engine reads.
-pub fn migration_sql(url: &str) -> Result<Vec<(&'static str, &'static str)>> {
+pub fn migration_sql(url: &str) -> Result<Vec<(&'static str, String)>> {
     match scheme(url) {
         "sqlite" => Ok(sqlite::migration_sql()),
         "postgres" | "postgresql" => Ok(postgres::migration_sql()),

@@ -55,10 +55,9 @@ pub(super) const LOCK: &str = "SELECT number FROM oncegate.migrations WHERE numb
 pub(super) const APPLIED: &str = "SELECT number FROM oncegate.migrations WHERE number > 0 ORDER BY number";
 
 /// The whole schema as SQL, in order, as (name, SQL): what [`migrate`] does to an empty database.
-pub(in crate::store) fn migration_sql() -> Vec<(&'static str, &'static str)> {
-    let mut all = vec![("0000_migrations", BOOTSTRAP)];
-    all.extend(MIGRATIONS);
-    all
+pub(in crate::store) fn migration_sql() -> Vec<(&'static str, String)> {
+    let all = std::iter::once(("0000_migrations", BOOTSTRAP)).chain(MIGRATIONS);
+    all.map(|(name, sql)| (name, sql.to_owned())).collect()
 }
 
 pub(super) async fn migrate(store: &Postgres) -> Result<Vec<String>> {

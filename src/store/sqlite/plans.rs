@@ -44,7 +44,7 @@ const FILL: &str = "
 async fn filled() -> SqliteConnection {
     let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
     for (_, sql) in migrate::migration_sql() {
-        sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
     }
     sqlx::raw_sql(FILL).execute(&mut connection).await.unwrap();
     connection

@@ -41,7 +41,8 @@ async fn what_is_printed_is_the_whole_schema() {
     assert_eq!(accept(&store, request(vec![work("a")])).await.unwrap_err().kind, ErrorKind::NotMigrated);
     let mut connection = PgConnection::connect(&url).await.unwrap();
     for (name, sql) in store::migration_sql(&url).unwrap() {
-        sqlx::raw_sql(sql).execute(&mut connection).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
+        sql.execute(&mut connection).await.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     assert_eq!(store.readiness().await.unwrap(), Readiness::Ready);
     assert!(store.migrate().await.unwrap().is_empty());

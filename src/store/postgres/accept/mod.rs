@@ -1,7 +1,7 @@
 //! Accepting groups of requests.
 //!
 //! A group is one statement; it commits by itself, unless what it wrote may have to be corrected before
-//! anybody may see it (see [`Planned::needs_transaction`]). This file decides what is tried again: [`write`]
+//! anybody may see it (see [`Planned::needs_transaction`]). This file decides what is tried again: [`mod@write`]
 //! is one try.
 //!
 //! - A lock not had in time, or a deadlock: once more, then one by one, so that only the request whose key
@@ -11,7 +11,7 @@
 //! - The connection was lost: on a new one, for [`RERUN_FOR`]. Ids and tokens are the same, so what was
 //!   stored after all is recognised and not stored twice. After that: [`ErrorKind::OutcomeUnknown`], or
 //!   `Unavailable` where nothing can have been stored.
-//! - A lost claim is gone when it is looked for: by itself, [`TRIES`](super::claims::TRIES) times, then
+//! - A lost claim is gone when it is looked for: by itself, [`TRIES`] times, then
 //!   `Unavailable`.
 
 mod columns;
