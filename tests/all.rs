@@ -41,6 +41,8 @@ mod listen;
 mod neighbours;
 #[path = "all/openapi.rs"]
 mod openapi;
+#[path = "all/outbox.rs"]
+mod outbox;
 #[path = "all/postgres.rs"]
 mod postgres;
 #[path = "all/rabbitmq.rs"]

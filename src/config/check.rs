@@ -111,7 +111,10 @@ impl Found {
         if store.url.expose().starts_with("sqlite") {
             self.add(key.name("notify"), "SQLite tells nobody of a commit: leave the key out");
         } else if store.pooler == super::stores::Pooler::Transaction {
-            self.add(key.name("notify"), "nobody can listen through `pooler = \"transaction\"`: leave the key out");
+            self.add(
+                key.name("notify"),
+                "nobody can listen through `pooler = \"transaction\"`: leave the key out",
+            );
         }
     }
 

@@ -171,8 +171,9 @@ impl Judging {
             return Err((DeadKind::Expired, "its deliver-by passed before it was accepted".into()));
         }
         draft.check(&self.limits, now).map_err(|errors| {
-            let say =
-                |error: &crate::domain::fields::FieldError| format!("{} {}", error.field.name(), error.detail);
+            let say = |error: &crate::domain::fields::FieldError| {
+                format!("{} {}", error.field.name(), error.detail)
+            };
             (DeadKind::Unreadable, errors.iter().map(say).collect::<Vec<_>>().join("; "))
         })?;
         // Whoever may write to the intake may publish whatever is routed, within the tenant of its role.

@@ -119,12 +119,7 @@ impl Judge for Bury {
 }
 
 /// Moves the first rows after `after`, and sets it to the last one's number.
-async fn group(
-    store: &Postgres,
-    after: &mut i64,
-    limits: Limits,
-    judge: &dyn Judge,
-) -> Result<Moved, Fault> {
+async fn group(store: &Postgres, after: &mut i64, limits: Limits, judge: &dyn Judge) -> Result<Moved, Fault> {
     let mut session = store.pool.session(Mode::Transaction).await?;
     let result = write(&mut session, store, after, limits, judge).await;
     session.finish(result).await

@@ -101,7 +101,9 @@ async fn guarded(
         Err(failed) => match savepoint.rollback().await {
             Ok(()) => Err(failed),
             // SQLite has ended the whole transaction, as it does when the disk is full.
-            Err(ended) => Err(Error::new(ErrorKind::Unavailable, format!("{}; then: {ended}", failed.detail))),
+            Err(ended) => {
+                Err(Error::new(ErrorKind::Unavailable, format!("{}; then: {ended}", failed.detail)))
+            }
         },
     }
 }
