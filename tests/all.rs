@@ -33,6 +33,8 @@ mod http_publish;
 mod http_serve;
 #[path = "all/http_unauthorized.rs"]
 mod http_unauthorized;
+#[path = "all/invoke.rs"]
+mod invoke;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]

@@ -72,7 +72,10 @@ async fn listen(gateway: Arc<Gateway>, notify: Notifying, heard: Arc<Notify>) {
         tracing::debug!(%error, "the NOTIFY of the intake could not be switched yet");
         tokio::time::sleep(LISTEN_PAUSE).await;
     }
-    while notify == Notifying::On {
+    if notify == Notifying::Off {
+        return;
+    }
+    loop {
         if let Err(error) = gateway.store.listen_intake(Arc::clone(&heard)).await {
             tracing::warn!(%error, "not listening; the intake is polled until this works again");
         }

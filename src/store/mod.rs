@@ -15,6 +15,7 @@ pub mod error;
 pub mod group;
 pub mod inbox;
 pub mod intake;
+pub mod outbox;
 mod postgres;
 pub mod registry;
 mod sqlite;
