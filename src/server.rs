@@ -70,8 +70,8 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
     let otlp = config.telemetry.otlp_endpoint.as_ref().map(url::Url::as_str);
     let metrics = Metrics::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
     let traces = Traces::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
-    let messages =
-        Messages::compile(&config).map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?;
+    let preparer =
+        Preparer { metrics: metrics.clone(), traces: traces.clone(), ..preparer(&config, random)? };
     let store = open_store(&config, &clock, &stop).await?;
     let targets = build_targets(&config, &clock, random)?;
     let authenticator =
@@ -95,13 +95,7 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
     let gateway = Gateway::new(Parts {
         store,
         engine,
-        preparer: Preparer {
-            routing: routing(&config),
-            messages,
-            random,
-            metrics: metrics.clone(),
-            traces: traces.clone(),
-        },
+        preparer,
         settings: Settings {
             limits: field_limits(&config),
             claim_window: config.deduplication.window.get(),
@@ -288,7 +282,24 @@ fn routing(config: &Config) -> Routing {
     }
 }
 
-fn field_limits(config: &Config) -> fields::Limits {
+/// What is done with messages, but for telemetry: that of `serve` is not this one's.
+pub(crate) fn preparer(config: &Config, random: Random) -> anyhow::Result<Preparer> {
+    Ok(Preparer {
+        routing: routing(config),
+        messages: Messages::compile(config)
+            .map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?,
+        random,
+        metrics: Metrics::new(None).map_err(anyhow::Error::msg)?,
+        traces: Traces::default(),
+    })
+}
+
+/// The URL of the store, which may hold a password.
+pub(crate) fn store_url(config: &Config) -> Arc<String> {
+    config.stores.get("main").cloned().unwrap_or_default().url.expose()
+}
+
+pub(crate) fn field_limits(config: &Config) -> fields::Limits {
     let limits = &config.server.limits;
     fields::Limits {
         json_depth: usize::from(limits.json_depth),

@@ -41,6 +41,11 @@ use crate::store::{self, Error, ErrorKind, Options, Result, Shared};
 pub(super) use migrate::migration_sql;
 
 /// Opens the file that `url` names, makes it where it is not there, and brings its schema up to date.
+/// The file of the store at `url`, where it names one.
+pub(super) fn file(url: &str) -> Option<std::path::PathBuf> {
+    connect::path(url).ok()
+}
+
 pub(super) async fn open(url: &str, options: &Options) -> Result<Shared> {
     let path = connect::path(url)?;
     connect::create(&path)?;
