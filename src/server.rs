@@ -206,7 +206,7 @@ async fn migrate_later(store: store::Shared, stop: CancellationToken) {
         match store.migrate().await {
             Ok(applied) => return say_migrated(&applied),
             Err(error) if error.kind == ErrorKind::Unavailable => {
-                tracing::debug!(%error, "the store is not reached")
+                tracing::debug!(%error, "the store is not reached");
             }
             Err(error) => tracing::error!(%error, "the schema could not be brought up to date"),
         }

@@ -22,6 +22,8 @@ mod http_publish;
 mod http_serve;
 #[path = "all/http_unauthorized.rs"]
 mod http_unauthorized;
+#[path = "all/identity.rs"]
+mod identity;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]
