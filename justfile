@@ -23,7 +23,7 @@ listen PORT='9000':
 
 # The API's documentation of the code.
 doc:
-    cargo doc --no-deps --open
+    cargo doc --no-deps --document-private-items --open
 
 # Writes openapi/openapi.json anew.
 openapi:

@@ -15,12 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::identity::Messages;
 use crate::config::{self, Config};
-use crate::delivery::{Engine, Options, TargetOptions, breaker};
+use crate::delivery::{Cascade, Engine, HandlerOptions, Options, TargetOptions, breaker};
 use crate::domain::delivery::{Format, Target};
 use crate::domain::fields;
 use crate::domain::routing::{Route, Table};
 use crate::domain::{Clock, Random};
-use crate::gateway::{Destinations, Gateway, Parts, Preparer, Routing, Settings};
+use crate::gateway::{Cascades, Destinations, Gateway, Handlers, Parts, Preparer, Routing, Settings};
 use crate::http::edge::Edge;
 use crate::store::deliveries::Receipt;
 use crate::store::{self, ErrorKind};
@@ -73,7 +73,11 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
     let preparer =
         Preparer { metrics: metrics.clone(), traces: traces.clone(), ..preparer(&config, random)? };
     let store = open_store(&config, &clock, &stop).await?;
-    let targets = build_targets(&config, &clock, random)?;
+    let cascades =
+        Cascades { preparer: preparer.clone(), limits: field_limits(&config), clock: clock.clone() };
+    let context = transport_context(&clock, random)?;
+    let mut targets = build_targets(&config, &context)?;
+    targets.extend(build_handlers(&config, &context, &cascades.shared())?);
     let authenticator =
         Arc::new(auth::Credentials::new(&config.auth, clock.clone()).context("auth.jwt: no HTTP client")?);
     let hangup = signal(SignalKind::hangup())?;
@@ -219,9 +223,48 @@ fn say_migrated(applied: &[String]) {
     }
 }
 
-fn build_targets(config: &Config, clock: &Clock, random: Random) -> anyhow::Result<Vec<TargetOptions>> {
+fn transport_context(clock: &Clock, random: Random) -> anyhow::Result<transport::Context> {
     let proxies = transport::guard::Proxies::from_env().map_err(anyhow::Error::msg)?;
-    let context = transport::Context { clock: clock.clone(), random, proxies };
+    Ok(transport::Context { clock: clock.clone(), random, proxies })
+}
+
+fn build_handlers(
+    config: &Config,
+    context: &transport::Context,
+    cascade: &Arc<dyn Cascade>,
+) -> anyhow::Result<Vec<TargetOptions>> {
+    let max_reply_bytes = config.server.limits.body.bytes();
+    config
+        .handlers
+        .iter()
+        .map(|(name, handler)| {
+            let refused = |text: String| anyhow::anyhow!("handlers.{name}: {text}");
+            let deduplicate = handler.deduplication(config.deduplication.window).map_err(refused)?;
+            let transport = transport::Handler::new(handler.clone(), max_reply_bytes, context);
+            Ok(TargetOptions {
+                target: Target::handler(name),
+                timeout: handler.timeout.get(),
+                lease: config.durability.inbox_stale_time.get(),
+                max_in_flight: handler.concurrency as usize,
+                retry: config::destinations::Retry::from(handler.retry).into(),
+                breaker: breaker_settings(handler.breaker),
+                paused: false,
+                transport: Arc::new(transport.map_err(refused)?),
+                handler: Some(HandlerOptions {
+                    deduplicate,
+                    keep_handled: config.durability.keep_handled.get(),
+                    cascade: Arc::clone(cascade),
+                }),
+            })
+        })
+        .collect()
+}
+
+fn breaker_settings(breaker: config::destinations::Breaker) -> breaker::Settings {
+    breaker::Settings { failures: breaker.failures, open: breaker.open.get() }
+}
+
+fn build_targets(config: &Config, context: &transport::Context) -> anyhow::Result<Vec<TargetOptions>> {
     let stale = config.durability.outbox_stale_time.get();
     config
         .destinations
@@ -238,7 +281,7 @@ fn build_targets(config: &Config, clock: &Clock, random: Random) -> anyhow::Resu
             };
             let settings = destination.settings.clone();
             let transport =
-                transport::registry::build(name, &destination.transport, settings, &common, &context)
+                transport::registry::build(name, &destination.transport, settings, &common, context)
                     .map_err(|error| anyhow::anyhow!("destinations.{name}.{}: {}", error.key, error.text))?;
             Ok(TargetOptions {
                 target: Target::destination(name),
@@ -246,12 +289,10 @@ fn build_targets(config: &Config, clock: &Clock, random: Random) -> anyhow::Resu
                 lease: stale.max(timeout + LEASE_MARGIN),
                 max_in_flight: common.max_in_flight.unwrap_or_else(|| transport.default_in_flight()),
                 retry: destination.retry.into(),
-                breaker: breaker::Settings {
-                    failures: destination.breaker.failures,
-                    open: destination.breaker.open.get(),
-                },
+                breaker: breaker_settings(destination.breaker),
                 paused: destination.paused,
                 transport,
+                handler: None,
             })
         })
         .collect()
@@ -278,6 +319,9 @@ fn routing(config: &Config) -> Routing {
     Routing {
         table: Table::new(routes),
         destinations: Destinations::new(config.destinations.keys().map(String::as_str)),
+        handlers: Handlers::new(
+            config.handlers.iter().map(|(name, handler)| (name.as_str(), handler.types.clone())),
+        ),
         unroutable: config.routing.unroutable,
     }
 }

@@ -5,7 +5,8 @@
 
 // What is skipped on a machine without a server is said aloud.
 #![allow(clippy::print_stderr, clippy::print_stdout)]
-#![allow(clippy::unwrap_used)] // a test may
+// A test that unwraps nothing fails where it should.
+#![allow(clippy::unwrap_used)]
 
 #[path = "all/support/mod.rs"]
 mod support;
@@ -14,6 +15,16 @@ mod support;
 mod auth;
 #[path = "all/config.rs"]
 mod config;
+#[path = "all/exactly_once.rs"]
+mod exactly_once;
+#[path = "all/field_outbox.rs"]
+mod field_outbox;
+#[path = "all/field_reports.rs"]
+mod field_reports;
+#[path = "all/handlers.rs"]
+mod handlers;
+#[path = "all/http_claims.rs"]
+mod http_claims;
 #[path = "all/http_errors.rs"]
 mod http_errors;
 #[path = "all/http_publish.rs"]
@@ -28,14 +39,26 @@ mod identity;
 mod layering;
 #[path = "all/listen.rs"]
 mod listen;
+#[path = "all/neighbours.rs"]
+mod neighbours;
 #[path = "all/openapi.rs"]
 mod openapi;
 #[path = "all/postgres.rs"]
 mod postgres;
 #[path = "all/rabbitmq.rs"]
 mod rabbitmq;
+#[path = "all/readme.rs"]
+mod readme;
 #[path = "all/relay.rs"]
 mod relay;
+#[path = "all/scenario_load.rs"]
+mod scenario_load;
+#[path = "all/scenario_outage.rs"]
+mod scenario_outage;
+#[path = "all/scenario_schemathesis.rs"]
+mod scenario_schemathesis;
+#[path = "all/scenario_slow.rs"]
+mod scenario_slow;
 #[path = "all/store_conformance.rs"]
 mod store_conformance;
 #[path = "all/support_selftest.rs"]

@@ -110,6 +110,7 @@ CREATE TABLE oncegate.receipts (
 ) PARTITION BY RANGE (sent_at);
 CREATE INDEX receipts_row_id ON oncegate.receipts (row_id);
 CREATE INDEX receipts_message_id ON oncegate.receipts (message_id) WHERE message_id IS NOT NULL;
+CREATE INDEX receipts_sent_at ON oncegate.receipts USING brin (sent_at);
 CREATE TABLE oncegate.receipts_default PARTITION OF oncegate.receipts DEFAULT;
 DO $$
 DECLARE

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
+use super::destinations::{Breaker, Retry};
 use super::errors::{Problem, closest};
 use super::identity::Messages;
 use super::key::Key;
@@ -22,6 +23,7 @@ const LONGEST_TIMEOUT: Duration = Duration::from_hours(24);
 pub(super) struct Defined {
     destinations: BTreeSet<String>,
     routes: bool,
+    handlers: bool,
     credentials: bool,
 }
 
@@ -40,13 +42,14 @@ impl Defined {
                 _ => BTreeSet::new(),
             },
             routes: filled(table.get("routes")),
+            handlers: filled(table.get("handlers")),
             credentials: filled(in_auth("keys")) || filled(in_auth("jwt")),
         }
     }
 
-    /// Neither a destination nor a route: everything goes to `stdout`.
+    /// Neither a destination nor a route nor a handler: everything goes to `stdout`.
     pub fn routes_nothing(&self) -> bool {
-        self.destinations.is_empty() && !self.routes
+        self.destinations.is_empty() && !self.routes && !self.handlers
     }
 }
 
@@ -59,6 +62,7 @@ pub(super) fn check(config: &mut Config, defined: &Defined, backends: &dyn Backe
     found.anonymous(config, defined);
     found.credentials(config, defined);
     found.destinations(config, backends);
+    found.handlers(config);
     found.routes(config, defined);
     found.identity(config);
     found.telemetry(config);
@@ -149,6 +153,11 @@ impl Found {
     fn durability(&mut self, config: &Config) {
         let key = Key::of(["durability"]);
         self.positive(key.name("outbox_stale_time"), config.durability.outbox_stale_time);
+        let least = Duration::from_secs(1);
+        if config.durability.inbox_stale_time < least {
+            self.add(key.name("inbox_stale_time"), format!("is at least {least}"));
+        }
+        self.positive(key.name("keep_handled"), config.durability.keep_handled);
         self.positive(key.name("keep_dead_letters"), config.durability.keep_dead_letters);
     }
 
@@ -277,22 +286,11 @@ impl Found {
         for (name, destination) in &config.destinations {
             let key = Key::of(["destinations", name]);
             self.name(&key, name);
-            self.positive(key.name("timeout"), destination.timeout);
-            if destination.timeout > LONGEST_TIMEOUT {
-                self.add(key.name("timeout"), format!("is at most {LONGEST_TIMEOUT}"));
-            }
+            self.timeout(&key, destination.timeout);
             if let Some(number) = destination.max_in_flight {
                 self.within(key.name("max_in_flight"), number, 1, 10_000);
             }
-            let retry = &destination.retry;
-            let retry_key = key.name("retry");
-            self.within(retry_key.name("max_attempts"), retry.max_attempts, 1, 1_000_000);
-            self.positive(retry_key.name("initial"), retry.initial);
-            if retry.max < retry.initial {
-                self.add(retry_key.name("max"), format!("is shorter than `initial` ({})", retry.initial));
-            }
-            self.within(key.name("breaker").name("failures"), destination.breaker.failures, 1, 1_000_000);
-            self.positive(key.name("breaker").name("open"), destination.breaker.open);
+            self.patience(&key, &destination.retry, &destination.breaker);
 
             if !transports.contains(&destination.transport.as_str()) {
                 let text = match closest(&destination.transport, transports.iter().copied()) {
@@ -312,6 +310,50 @@ impl Found {
                     None => text,
                 };
                 self.add(key.dotted(&below), text);
+            }
+        }
+    }
+
+    fn timeout(&mut self, key: &Key, timeout: Duration) {
+        self.positive(key.name("timeout"), timeout);
+        if timeout > LONGEST_TIMEOUT {
+            self.add(key.name("timeout"), format!("is at most {LONGEST_TIMEOUT}"));
+        }
+    }
+
+    fn patience(&mut self, key: &Key, retry: &Retry, breaker: &Breaker) {
+        let retry_key = key.name("retry");
+        self.within(retry_key.name("max_attempts"), retry.max_attempts, 1, 1_000_000);
+        self.positive(retry_key.name("initial"), retry.initial);
+        if retry.max < retry.initial {
+            self.add(retry_key.name("max"), format!("is shorter than `initial` ({})", retry.initial));
+        }
+        self.within(key.name("breaker").name("failures"), breaker.failures, 1, 1_000_000);
+        self.positive(key.name("breaker").name("open"), breaker.open);
+    }
+
+    fn handlers(&mut self, config: &Config) {
+        for (name, handler) in &config.handlers {
+            let key = Key::of(["handlers", name]);
+            self.name(&key, name);
+            if handler.types.is_empty() {
+                self.add(key.name("types"), "names no type: write [\"*\"] for all");
+            }
+            if let Err(text) = handler.url() {
+                self.add(key.name("url"), text);
+            }
+            if let Err(text) = handler.keys() {
+                self.add(key.name("secret"), text);
+            }
+            self.timeout(&key, handler.timeout);
+            self.patience(&key, &handler.retry.into(), &handler.breaker);
+            self.within(key.name("concurrency"), handler.concurrency, 1, 10_000);
+            if let Some(deduplicate) = &handler.deduplicate {
+                let key = key.name("deduplicate");
+                self.window(&key, deduplicate.window);
+                if let Err(text) = deduplicate.from.compile() {
+                    self.add(key.name("from"), text);
+                }
             }
         }
     }

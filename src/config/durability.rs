@@ -14,6 +14,12 @@ pub struct Durability {
     /// How long a delivery to a destination that a node has begun is left to it before another node may take it.
     /// Never less than the destination's `timeout` and 5 seconds.
     pub outbox_stale_time: Duration,
+    /// How long a delivery to a handler is left to the node that runs it. It is renewed while the handler runs,
+    /// so it may be shorter than the handler's `timeout`; a node that dies is noticed after it.
+    pub inbox_stale_time: Duration,
+    /// How long a handler that has handled a message recognises the same message, by the id that its publisher
+    /// gave it.
+    pub keep_handled: Duration,
     /// How long dead letters are kept.
     pub keep_dead_letters: Duration,
 }
@@ -23,6 +29,8 @@ impl Default for Durability {
         Self {
             mode: Mode::Balanced,
             outbox_stale_time: Duration::from_secs(15),
+            inbox_stale_time: Duration::from_secs(30),
+            keep_handled: Duration::from_secs(5 * 60),
             keep_dead_letters: Duration::from_hours(30 * 24),
         }
     }

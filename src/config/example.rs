@@ -12,11 +12,12 @@ use super::key::quoted;
 use super::schema::{Node, Shape, schema};
 
 /// The order of the sections: from what everybody sets to what few do. A section that is not named comes last.
-const ORDER: [&str; 10] = [
+const ORDER: [&str; 11] = [
     "server",
     "stores",
     "auth",
     "destinations",
+    "handlers",
     "routes",
     "routing",
     "durability",

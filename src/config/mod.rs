@@ -25,12 +25,14 @@ pub mod auth;
 pub mod deduplication;
 pub mod destinations;
 pub mod durability;
+pub mod handlers;
 pub mod history;
 pub mod idempotency;
 pub mod identity;
 pub mod messages;
 pub mod routes;
 pub mod secret;
+pub mod secrets;
 pub mod server;
 pub mod stores;
 pub mod telemetry;
@@ -48,6 +50,7 @@ pub use destinations::Destination;
 pub use durability::Durability;
 pub use errors::{Errors, Place, Problem};
 pub use example::example;
+pub use handlers::Handler;
 pub use history::History;
 pub use idempotency::Idempotency;
 pub use key::Key;
@@ -56,6 +59,7 @@ pub use messages::MessageType;
 pub use routes::{Route, Routing};
 pub use schema::schema;
 pub use secret::Secret;
+pub use secrets::Secrets;
 pub use server::Server;
 pub use stores::Store;
 pub use telemetry::Telemetry;
@@ -76,10 +80,13 @@ pub struct Config {
     pub durability: Durability,
     /// Who may call, and what they may do.
     pub auth: Auth,
-    /// Where messages can go, by name. Without any destination and any route, a destination named `stdout` takes
-    /// every type.
+    /// Where messages can go, by name. Without any destination, route and handler, a destination named
+    /// `stdout` takes every type.
     #[schemars(extend("x-name" = "orders"))]
     pub destinations: BTreeMap<String, Destination>,
+    /// HTTP endpoints of yours that handle message types, by name. A type that has a handler needs no route.
+    #[schemars(extend("x-name" = "rebuild"))]
+    pub handlers: BTreeMap<String, Handler>,
     /// Which message types go where. Routes that match add up, each destination once.
     pub routes: Vec<Route>,
     /// What routing does beyond the routes.
@@ -109,6 +116,7 @@ impl Default for Config {
             durability: Durability::default(),
             auth: Auth::default(),
             destinations: BTreeMap::new(),
+            handlers: BTreeMap::new(),
             routes: Vec::new(),
             routing: Routing::default(),
             messages: BTreeMap::new(),

@@ -9,6 +9,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::breaker;
+use super::inbox::HandlerOptions;
+use super::renewals::{self, Renewals};
 use super::scanner;
 use super::settler::{self, Settler};
 use super::worker::Worker;
@@ -34,6 +36,8 @@ pub struct TargetOptions {
     pub breaker: breaker::Settings,
     /// Paused by the configuration.
     pub paused: bool,
+    /// Handlers only. Their leases are renewed while they run, so that `lease` may be shorter than `timeout`.
+    pub handler: Option<HandlerOptions>,
 }
 
 /// The node's limits and rhythms.
@@ -77,6 +81,7 @@ pub(super) struct Shared {
     pub options: Options,
     pub workers: HashMap<Target, Arc<Worker>>,
     pub settler: Settler,
+    pub renewals: Renewals,
     memory_used: AtomicUsize,
     /// No attempt begins any more.
     pub draining: CancellationToken,
@@ -107,6 +112,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     workers: TaskTracker,
     background: TaskTracker,
+    /// Leases are not renewed any more.
+    ended: CancellationToken,
 }
 
 /// Room in memory for one row, to be taken *before* the row is written, so that the row can be written as
@@ -176,13 +183,24 @@ impl Engine {
             options,
             workers,
             settler,
+            renewals: Renewals::default(),
             memory_used: AtomicUsize::new(0),
             draining: CancellationToken::new(),
             stopped: CancellationToken::new(),
             store_failing: AtomicBool::new(false),
         });
-        let engine =
-            Self { shared: Arc::clone(&shared), workers: TaskTracker::new(), background: TaskTracker::new() };
+        let engine = Self {
+            shared: Arc::clone(&shared),
+            workers: TaskTracker::new(),
+            background: TaskTracker::new(),
+            ended: CancellationToken::new(),
+        };
+        tokio::spawn(renewals::run(
+            shared.renewals.clone(),
+            Arc::clone(&shared.store),
+            shared.clock.clone(),
+            engine.ended.clone(),
+        ));
         for worker in shared.workers.values() {
             engine.workers.spawn(super::worker::run(Arc::clone(worker), Arc::clone(&shared)));
         }
@@ -223,6 +241,11 @@ impl Engine {
                 }
             });
         }
+    }
+
+    /// Renews the leases of work that runs outside of deliveries.
+    pub fn renewals(&self) -> &Renewals {
+        &self.shared.renewals
     }
 
     /// A row of this target is committed and will be due after `after`.
@@ -286,6 +309,7 @@ impl Engine {
         if tokio::time::timeout(Duration::from_secs(5), self.background.wait()).await.is_err() {
             tracing::warn!("the store did not take the last outcomes; those messages will be sent again");
         }
+        self.ended.cancel();
         for worker in self.shared.workers.values() {
             worker.options.transport.close().await;
         }

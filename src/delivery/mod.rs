@@ -6,21 +6,29 @@
 //!
 //! - [`Engine`]: what the rest of the program sees.
 //! - [`worker`]: one task per target: what to attempt next, many attempts at once, what an attempt came to.
+//! - [`attempt`]: one attempt.
 //! - [`breaker`]: whether a target may be attempted at all. Pure.
 //! - [`settler`]: writes what attempts came to, many per commit, until the store has it.
+//! - [`inbox`]: what is particular to handlers: claims before they run, messages that they publish.
+//! - [`renewals`]: keeps the leases of what runs.
 //! - [`scanner`]: the node's own clock: looks for due rows, pauses, what expired and what is to be purged.
 //!
 //! Invariants:
 //! - An attempt begins only while the row's lease, on the monotonic clock from *before* it was leased, covers
-//!   the target's whole timeout. A row that cannot be begun in time is forgotten; the store hands it out again.
+//!   the target's whole timeout (a handler's lease is renewed instead, while it runs). A row that cannot be begun in time is forgotten; the store hands it out again.
 //! - An attempt's outcome is never dropped: the settler keeps it until the store has it, and its queue is
 //!   bounded, so that an unreachable store stops the attempts.
 //! - One target never holds back another.
 
+mod attempt;
 pub mod breaker;
 mod engine;
+mod inbox;
+mod renewals;
 mod scanner;
 mod settler;
 mod worker;
 
 pub use engine::{Engine, Held, Options, Permit, TargetOptions, TargetView};
+pub use inbox::{Cascade, HandlerOptions};
+pub use renewals::{Renewal, Renewals};

@@ -3,23 +3,46 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures::stream::{self, StreamExt};
 use tokio::sync::mpsc;
 
 use super::engine::Shared;
+use super::renewals::Renewal;
 use crate::domain::delivery::{DeadKind, Target};
-use crate::store::deliveries::{Settle, Settled, Settlement};
+use crate::store::accept::{self, MessageOutcome};
+use crate::store::deliveries::{Counted, DeadNote, Settle, Settled, Settlement};
+use crate::store::inbox::{Conclusion, HeldClaim};
 use crate::store::{self, ErrorKind};
 
 /// Settlements waiting for the store. A full queue stops the attempts.
 const QUEUE: usize = 4_096;
 /// Settlements per commit.
 const BATCH: usize = 500;
+/// Ends of handlers' work that are written at the same time.
+const CONCLUDING: usize = 4;
 
 /// A settlement and what is said of it once it is written.
 pub(super) struct Item {
     pub settlement: Settlement,
     pub target: Target,
     pub message_id: String,
+    /// What is written in the same commit.
+    pub work: Work,
+}
+
+/// What a handler's work brings besides the outcome of its delivery.
+#[derive(Default)]
+pub(super) struct Work {
+    pub claim: Option<HeldClaim>,
+    pub messages: Vec<accept::Message>,
+    /// Kept until the end is written.
+    pub _renewal: Option<Renewal>,
+}
+
+impl Work {
+    fn is_nothing(&self) -> bool {
+        self.claim.is_none() && self.messages.is_empty()
+    }
 }
 
 /// The queue's near end.
@@ -58,12 +81,18 @@ pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Item>) {
     let mut items = Vec::with_capacity(BATCH);
     while queue.recv_many(&mut items, BATCH).await > 0 {
         *lock(&shared.settler.busy_since) = Some(shared.clock.monotonic());
-        let batch: Vec<Settlement> = items.iter().map(|item| item.settlement.clone()).collect();
-        let settled = write(&shared, &batch).await;
-        *lock(&shared.settler.busy_since) = None;
-        for (item, settled) in items.drain(..).zip(settled) {
-            report(&shared, &item, settled);
+        let (plain, worked): (Vec<Item>, Vec<Item>) =
+            items.drain(..).partition(|item| item.work.is_nothing());
+        if !plain.is_empty() {
+            let batch: Vec<Settlement> = plain.iter().map(|item| item.settlement.clone()).collect();
+            let settled = write(&shared, &batch).await;
+            for (item, settled) in plain.into_iter().zip(settled) {
+                report(&shared, &item, settled);
+            }
         }
+        // Each in a commit of its own; several at the same time, so that they share the waiting.
+        stream::iter(worked).for_each_concurrent(CONCLUDING, |item| conclude(&shared, item)).await;
+        *lock(&shared.settler.busy_since) = None;
     }
 }
 
@@ -94,6 +123,74 @@ async fn write(shared: &Shared, batch: &[Settlement]) -> Vec<Option<Settled>> {
                 wait = (wait * 2).min(Duration::from_secs(2));
             }
         }
+    }
+}
+
+/// Ends a handler's work: its delivery, its claim and what it published, in one commit.
+async fn conclude(shared: &Shared, mut item: Item) {
+    let mut conclusion = Conclusion {
+        settlement: Some(item.settlement.clone()),
+        claims: item.work.claim.iter().cloned().collect(),
+        messages: std::mem::take(&mut item.work.messages),
+        token: shared.random.token(),
+    };
+    let mut wait = Duration::from_millis(100);
+    let concluded = loop {
+        match shared.store.conclude(&conclusion).await {
+            Ok(concluded) => break concluded,
+            Err(error) if is_final(&error) && !conclusion.messages.is_empty() => {
+                // What it published is what the store does not take.
+                let text = format!("what it published cannot be stored: {error}");
+                let error = DeadNote { kind: DeadKind::InvalidReply, text };
+                item.settlement.outcome = Settle::Dead { error, counted: Counted::Yes };
+                conclusion.settlement = Some(item.settlement.clone());
+                conclusion.messages.clear();
+            }
+            Err(error) if is_final(&error) => {
+                tracing::error!(%error, row = %item.settlement.row, "an outcome could not be written; the row will be due again");
+                return;
+            }
+            Err(error) => {
+                shared.store_failed("settle", &error);
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(Duration::from_secs(2));
+            }
+        }
+    };
+    shared.store_answered();
+    report(shared, &item, Some(concluded.settled));
+    published(shared, &conclusion.messages, &concluded.messages);
+}
+
+/// Says what became of the messages that a handler published, and has them sent.
+fn published(shared: &Shared, messages: &[accept::Message], outcomes: &[MessageOutcome]) {
+    let now = shared.clock.now();
+    let mut accepted = 0;
+    for (stored, outcome) in messages.iter().zip(outcomes) {
+        let message = &stored.message;
+        match outcome {
+            MessageOutcome::Duplicate(first) => {
+                shared.metrics.duplicate(&message.kind);
+                tracing::info!(
+                    message_type = %message.kind, message = %message.id,
+                    deduplication_id = ?message.deduplication_id, first_message = ?first.claim.message_id,
+                    "duplicate: the work is taken by an earlier message"
+                );
+            }
+            MessageOutcome::Accepted { .. } => {
+                accepted += 1;
+                let wait =
+                    message.deliver_at.map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
+                for row in &stored.targets {
+                    if let Some(worker) = shared.workers.get(&row.target) {
+                        worker.note_due(shared.clock.monotonic() + wait);
+                    }
+                }
+            }
+        }
+    }
+    if accepted > 0 {
+        shared.metrics.accepted(accepted);
     }
 }
 

@@ -10,14 +10,15 @@ use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Notify, mpsc};
 
+use super::attempt::{self, Concluded};
 use super::breaker::{Admission, Breaker};
 use super::engine::{Held, Shared, TargetOptions, TargetView};
-use super::settler::Item;
+use super::inbox::{self, Ended};
+use super::settler::{Item, Work};
 use crate::domain::delivery::{DeadKind, Failure, Fault, MAX_TAKES};
 use crate::store::deliveries::{Counted, DeadNote, ErrorNote, Settle, Settlement, Take, Taken};
 use crate::store::{self};
 use crate::telemetry::TargetLabels;
-use crate::transport::Ack;
 
 /// The most rows taken by one statement.
 const TAKE: usize = 500;
@@ -115,11 +116,12 @@ impl Worker {
     }
 }
 
-/// An attempt that has ended.
-struct Concluded {
-    held: Held,
-    result: Result<Ack, Failure>,
-    took: Duration,
+impl TargetOptions {
+    /// How much of a row's lease must be left for an attempt to begin: all of its time; for handlers, whose
+    /// leases are renewed, enough for the first renewal.
+    fn needs_lease(&self) -> Duration {
+        if self.handler.is_some() { self.lease / 2 } else { self.timeout }
+    }
 }
 
 /// What a look at the store brought.
@@ -215,7 +217,7 @@ impl Task {
             if self.flights.len() >= self.worker.options.max_in_flight {
                 return;
             }
-            if now + self.worker.options.timeout > held.lease_until {
+            if now + self.worker.options.needs_lease() > held.lease_until {
                 // It could end after the lease: somebody else will have it when the lease has ended.
                 self.worker.note_due(held.lease_until);
                 self.ready.pop_front();
@@ -234,26 +236,9 @@ impl Task {
             if admission == Admission::Probe {
                 lock(&self.worker.breaker).probe();
             }
-            self.flights.push(self.attempt(held));
+            let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&self.shared));
+            self.flights.push(attempt::attempt(worker, shared, held).boxed());
         }
-    }
-
-    fn attempt(&self, held: Held) -> BoxFuture<'static, Concluded> {
-        let transport = Arc::clone(&self.worker.options.transport);
-        let timeout = self.worker.options.timeout;
-        let clock = self.shared.clock.clone();
-        Box::pin(async move {
-            let began = clock.monotonic();
-            let sending = AssertUnwindSafe(transport.send(&held.delivery)).catch_unwind();
-            let result = match tokio::time::timeout(timeout, sending).await {
-                Ok(Ok(result)) => result,
-                Ok(Err(_panic)) => {
-                    Err(Failure::new(Fault::Attempt, "a defect in the transport; see the log"))
-                }
-                Err(_elapsed) => Err(Failure::new(Fault::Attempt, format!("no answer within {timeout:?}"))),
-            };
-            Concluded { took: clock.monotonic().saturating_duration_since(began), held, result }
-        })
     }
 
     /// Asks the store for due rows, if there is room for them and no question is under way.
@@ -340,30 +325,37 @@ impl Task {
 
     /// Says what an attempt means, to the breaker and to the store.
     async fn conclude(&mut self, concluded: Concluded) {
-        let Concluded { held, result, took } = concluded;
+        let Concluded { held, ended, took, work } = concluded;
         self.quick = took < QUICK;
         let now = self.shared.clock.monotonic();
-        let failure = match result {
-            Ok(Ack { .. }) => {
+        let settle = match ended {
+            Ended::Ran(Ok(_)) => {
                 self.shared.metrics.sent(&self.worker.labels, took);
                 lock(&self.worker.breaker).succeeded();
-                self.settle(held, Settle::Done { receipt: self.shared.options.receipt }).await;
-                return;
+                Settle::Done { receipt: self.shared.options.receipt }
             }
-            Err(failure) => failure,
+            Ended::Ran(Err(failure)) => self.failed(&held, &failure, now),
+            not_run => {
+                lock(&self.worker.breaker).probe_abandoned(now);
+                inbox::not_run(&self.worker, &self.shared, &held, not_run, now)
+            }
         };
+        if let Settle::Retry { after, .. } = &settle {
+            self.worker.note_due(now + *after);
+        }
+        self.settle(held, settle, work).await;
+    }
+
+    fn failed(&self, held: &Held, failure: &Failure, now: Instant) -> Settle {
         let text = printable(&failure.text);
-        let (label, settle) = self.judge(&held, &failure, &text, now);
+        let (label, settle) = self.judge(held, failure, &text, now);
         self.shared.metrics.failed(&self.worker.labels, label);
         tracing::debug!(
             message = %held.delivery.message.id, target_name = %self.worker.options.target.name,
             fault = label, error = %text, "attempt failed"
         );
         *lock(&self.worker.last_error) = Some(text);
-        if let Settle::Retry { after, .. } = &settle {
-            self.worker.note_due(now + *after);
-        }
-        self.settle(held, settle).await;
+        settle
     }
 
     fn judge(&self, held: &Held, failure: &Failure, text: &str, now: Instant) -> (&'static str, Settle) {
@@ -420,14 +412,16 @@ impl Task {
     }
 
     async fn dead(&mut self, held: Held, kind: DeadKind, text: String, counted: Counted) {
-        self.settle(held, Settle::Dead { error: DeadNote { kind, text }, counted }).await;
+        let outcome = Settle::Dead { error: DeadNote { kind, text }, counted };
+        self.settle(held, outcome, Work::default()).await;
     }
 
-    async fn settle(&mut self, held: Held, outcome: Settle) {
+    async fn settle(&mut self, held: Held, outcome: Settle, work: Work) {
         let item = Item {
             settlement: Settlement { row: held.delivery.row, token: held.token, outcome },
             target: self.worker.options.target.clone(),
             message_id: held.delivery.message.id.clone(),
+            work,
         };
         // The settler outlives the workers.
         drop(self.settlements.send(item).await);

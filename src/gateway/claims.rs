@@ -27,16 +27,16 @@ const MAX_ID_CHARS: usize = 512;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimRequest {
     /// What the id is an id in, such as the consumer's name.
-    #[schema(min_length = 1, max_length = 255)]
+    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub scope: String,
     /// The identity of the work, usually the message's `deduplication-id`, else its `id`.
-    #[schema(min_length = 1, max_length = 512)]
+    #[schema(min_length = 1, max_length = 512, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub id: String,
     /// How long nobody else may claim it: `30s`, `PT30S`. 30 s if left out, at most 24 h.
     #[schema(example = "30s")]
     pub lease: Option<String>,
     /// For whoever looks the claim up.
-    #[schema(max_length = 255)]
+    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub message_id: Option<String>,
 }
 
@@ -44,24 +44,40 @@ pub struct ClaimRequest {
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimHolder {
-    #[schema(min_length = 1, max_length = 255)]
+    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub scope: String,
-    #[schema(min_length = 1, max_length = 512)]
+    #[schema(min_length = 1, max_length = 512, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub id: String,
     /// As it was given when the claim was granted.
+    #[schema(pattern = "^[0-7][0-9a-f]{15}$")]
     pub token: String,
-    /// Renewing only: the new lease, from now.
+}
+
+/// Asks for another lease of a claim that the caller holds.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClaimRenewal {
+    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
+    pub scope: String,
+    #[schema(min_length = 1, max_length = 512, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
+    pub id: String,
+    /// As it was given when the claim was granted.
+    #[schema(pattern = "^[0-7][0-9a-f]{15}$")]
+    pub token: String,
+    /// From now. 30 s if left out, at most 24 h.
     #[schema(example = "30s")]
     pub lease: Option<String>,
 }
 
 /// What became of a request for a claim.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-#[serde(tag = "outcome", rename_all = "lowercase", rename_all_fields = "camelCase")]
+#[serde(tag = "outcome", rename_all = "lowercase")]
 pub enum ClaimAnswer {
     /// Do the work, then confirm.
+    #[serde(rename_all = "camelCase")]
     Claimed { token: String, lease_until: DateTime<Utc> },
     /// The work is done.
+    #[serde(rename_all = "camelCase")]
     Duplicate { first_seen_at: DateTime<Utc>, expires_at: DateTime<Utc> },
 }
 
@@ -72,9 +88,10 @@ pub struct RenewAnswer {
 }
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
-#[serde(tag = "outcome", rename_all = "lowercase", rename_all_fields = "camelCase")]
+#[serde(tag = "outcome", rename_all = "lowercase")]
 pub enum ConfirmAnswer {
     /// Remembered until then.
+    #[serde(rename_all = "camelCase")]
     Confirmed { expires_at: DateTime<Utc> },
 }
 
@@ -139,7 +156,7 @@ impl Gateway {
     ///
     /// # Errors
     /// `ClaimLost` when the token no longer holds.
-    pub async fn renew_claim(&self, principal: &Principal, holder: ClaimHolder) -> Result<RenewAnswer> {
+    pub async fn renew_claim(&self, principal: &Principal, holder: ClaimRenewal) -> Result<RenewAnswer> {
         let key = claim_key(principal, &holder.scope, &holder.id)?;
         let lease = lease(holder.lease.as_deref())?;
         let claim =
@@ -153,7 +170,6 @@ impl Gateway {
     /// `ClaimLost` when the token no longer holds.
     pub async fn confirm_claim(&self, principal: &Principal, holder: ClaimHolder) -> Result<ConfirmAnswer> {
         let key = claim_key(principal, &holder.scope, &holder.id)?;
-        no_lease(&holder)?;
         let window = self.settings.claim_window;
         let claim =
             self.store.confirm(key, read_token(&holder.token)?, window).await?.ok_or(Error::ClaimLost)?;
@@ -166,7 +182,6 @@ impl Gateway {
     /// `ClaimLost` when the token no longer holds.
     pub async fn release_claim(&self, principal: &Principal, holder: ClaimHolder) -> Result<()> {
         let key = claim_key(principal, &holder.scope, &holder.id)?;
-        no_lease(&holder)?;
         if self.store.release(key, read_token(&holder.token)?).await? {
             Ok(())
         } else {
@@ -249,14 +264,6 @@ fn lease(text: Option<&str>) -> Result<Duration> {
         return Err(wrong("must be more than nothing and at most 24 h".into()));
     }
     Ok(lease)
-}
-
-fn no_lease(holder: &ClaimHolder) -> Result<()> {
-    if holder.lease.is_none() {
-        return Ok(());
-    }
-    let detail = "is only for renewing; leave it out";
-    Err(Error::malformed_at(format!("`lease` {detail}."), vec![Place::new("/lease", detail)]))
 }
 
 /// A string, because not every JSON reader keeps 63 bits of a number.

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::prepare::By;
+use super::prepare::{By, Way};
 use super::{Error, Gateway, Preparer, Result};
 use crate::auth::Principal;
 use crate::domain::delivery::TargetKind;
@@ -72,7 +72,7 @@ pub async fn explain(
         });
     }
     let mut told = Explanation::default();
-    let derived = preparer.derive(&By { principal, idempotency_key: None }, draft);
+    let derived = preparer.derive(&By { principal, idempotency_key: None, way: Way::Request }, draft);
     told.identity(draft, derived.as_ref());
     let mut refused = false;
     let mut refuse = |told: &mut Explanation, why: String| {

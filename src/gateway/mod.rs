@@ -4,6 +4,7 @@
 //! do, and `http::problem` maps it. A file per use case; [`Gateway`] holds what they share.
 
 mod answer;
+mod cascade;
 pub mod claims;
 pub mod error;
 pub mod explain;
@@ -17,9 +18,10 @@ pub mod targets;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use cascade::Cascades;
 pub use error::{Error, Place, Result};
 pub use prepare::Preparer;
-pub use routing::{Destinations, Routing};
+pub use routing::{Destinations, Handlers, Routing};
 
 use crate::delivery::Engine;
 use crate::domain::{Clock, Random};

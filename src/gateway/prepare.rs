@@ -30,6 +30,16 @@ pub struct Preparer {
 pub(super) struct By<'a> {
     pub principal: &'a Principal,
     pub idempotency_key: Option<&'a str>,
+    pub way: Way,
+}
+
+/// How a message comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// In a request, which may have to have an idempotency key.
+    Request,
+    /// In a handler's answer, which exists once by itself.
+    Cascade,
 }
 
 /// A message on its way into the store, and what its answer tells.
@@ -78,7 +88,10 @@ impl Preparer {
                 ),
             });
         }
-        if by.idempotency_key.is_none() && self.messages.key_required.contains(&draft.kind) {
+        if by.way == Way::Request
+            && by.idempotency_key.is_none()
+            && self.messages.key_required.contains(&draft.kind)
+        {
             return Err(Error::IdempotencyKeyMissing {
                 detail: format!("Messages of type `{}` need an `Idempotency-Key` header.", draft.kind),
             });

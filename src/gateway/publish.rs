@@ -7,7 +7,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
 use super::answer::{self, Renderer};
-use super::prepare::{Batch, By};
+use super::prepare::{Batch, By, Way};
 use super::{Error, Gateway, Result};
 use crate::auth::Principal;
 use crate::delivery::Permit;
@@ -103,6 +103,7 @@ pub struct PublishAnswer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = PublishOutcome)]
 pub enum Outcome {
     Accepted,
     Duplicate,
@@ -127,7 +128,8 @@ impl Gateway {
         let token = self.random.token();
         let mut batch = Batch::default();
         for (index, draft) in drafts.into_iter().enumerate() {
-            let by = By { principal: &principal, idempotency_key: key.as_ref().map(|key| key.key.as_str()) };
+            let idempotency_key = key.as_ref().map(|key| key.key.as_str());
+            let by = By { principal: &principal, idempotency_key, way: Way::Request };
             let prepared =
                 self.preparer.prepare(&by, draft, now).map_err(|error| error.of_element(form, index))?;
             batch.add(prepared);

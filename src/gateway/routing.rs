@@ -6,13 +6,14 @@ use super::{Error, Result};
 use crate::auth::Principal;
 use crate::domain::delivery::Target;
 use crate::domain::message::Draft;
-use crate::domain::routing::{Table, Unroutable};
+use crate::domain::routing::{Pattern, Table, Unroutable};
 
 /// The routing table and the names that it may use.
 #[derive(Clone, Debug)]
 pub struct Routing {
     pub table: Table,
     pub destinations: Destinations,
+    pub handlers: Handlers,
     pub unroutable: Unroutable,
 }
 
@@ -30,8 +31,25 @@ impl Destinations {
     }
 }
 
+/// Which handlers handle which types.
+#[derive(Clone, Debug, Default)]
+pub struct Handlers(Vec<(Target, Vec<Pattern>)>);
+
+impl Handlers {
+    pub fn new<'a>(handlers: impl IntoIterator<Item = (&'a str, Vec<Pattern>)>) -> Self {
+        Self(handlers.into_iter().map(|(name, types)| (Target::handler(name), types)).collect())
+    }
+
+    /// The handlers of a type, in the order of their names.
+    pub fn of<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Target> {
+        let handles = move |types: &[Pattern]| types.iter().any(|pattern| pattern.matches(kind));
+        self.0.iter().filter(move |(_, types)| handles(types)).map(|(target, _)| target)
+    }
+}
+
 impl Routing {
-    /// The targets of a draft, each once.
+    /// The targets of a draft, each once: those of the routes and the type's handlers, or else the destinations
+    /// that the publisher names and nothing beside them.
     ///
     /// # Errors
     /// `Forbidden` where the principal may not publish to a destination that it names; `Unroutable` where a
@@ -44,6 +62,7 @@ impl Routing {
                 .route(&draft.kind)
                 .into_iter()
                 .filter_map(|name| self.destinations.get(name))
+                .chain(self.handlers.of(&draft.kind))
                 .cloned()
                 .collect(),
         };

@@ -41,6 +41,7 @@ pub struct TargetItem {
 
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(as = TargetKind)]
 pub enum TargetKindName {
     Destination,
     Handler,
@@ -48,6 +49,7 @@ pub enum TargetKindName {
 
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(as = BreakerState)]
 pub enum BreakerName {
     Closed,
     Open,

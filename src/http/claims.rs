@@ -12,7 +12,9 @@ use super::openapi::problems;
 use super::problem::{Place, Problem};
 use super::query::{NoQuery, Query};
 use crate::gateway::Error;
-use crate::gateway::claims::{ClaimAnswer, ClaimHolder, ClaimRequest, ClaimView, ConfirmAnswer, RenewAnswer};
+use crate::gateway::claims::{
+    ClaimAnswer, ClaimHolder, ClaimRenewal, ClaimRequest, ClaimView, ConfirmAnswer, RenewAnswer,
+};
 
 problems!(TakeClaimProblems:
     MALFORMED_REQUEST, UNAUTHENTICATED, FORBIDDEN, NOT_ACCEPTABLE, REQUEST_TIMEOUT, CLAIM_HELD, TOO_LARGE,
@@ -68,7 +70,7 @@ pub async fn take_claim(
     path = "/v1/claims/renew",
     operation_id = "renewClaim",
     tag = "claims",
-    request_body = ClaimHolder,
+    request_body = ClaimRenewal,
     responses(
         (status = 200, description = "Yours for another lease, from now.", body = RenewAnswer),
         HoldClaimProblems,
@@ -81,7 +83,7 @@ pub async fn renew_claim(
     _query: NoQuery,
     input: Input,
 ) -> Result<Json<RenewAnswer>, Problem> {
-    let holder: ClaimHolder = input.json(app.gateway.limits().json_depth)?;
+    let holder: ClaimRenewal = input.json(app.gateway.limits().json_depth)?;
     let gateway = app.gateway.clone();
     app.run(async move { gateway.renew_claim(&caller.principal, holder).await }).await.map(Json)
 }
@@ -143,8 +145,10 @@ pub async fn release_claim(
     operation_id = "getClaim",
     tag = "claims",
     params(
-        ("scope" = String, Query, description = "The claim's scope.", min_length = 1, max_length = 255),
-        ("id" = String, Query, description = "The claim's id.", min_length = 1, max_length = 512),
+        ("scope" = String, Query, description = "The claim's scope.", min_length = 1, max_length = 255,
+            pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$"),
+        ("id" = String, Query, description = "The claim's id.", min_length = 1, max_length = 512,
+            pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$"),
     ),
     responses((status = 200, description = "The claim that stands.", body = ClaimView), GetClaimProblems),
     security(("bearer" = [])),

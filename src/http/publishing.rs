@@ -138,6 +138,7 @@ pub struct RequestHeaders {
         nullable = false,
         min_length = 1,
         max_length = 255,
+        pattern = "^([^\"\\s\\x00-\\x1f\\x7f-\\x9f][^\"\\x00-\\x1f\\x7f-\\x9f]*|\"([^\"\\\\\\x00-\\x1f\\x7f-\\x9f]|\\\\[\"\\\\])+\")$",
         example = "8e03978e-40d5-43dd-bc93-6894a57f9324"
     )]
     idempotency_key: Option<String>,
@@ -155,25 +156,66 @@ pub struct RequestHeaders {
 #[allow(dead_code)] // documentation
 pub struct MemberHeaders {
     /// The message's id; a UUIDv7 if left out. It is no key: the same id may be published again.
-    #[param(rename = "Message-Id", nullable = false, min_length = 1, max_length = 255)]
+    #[param(
+        rename = "Message-Id",
+        nullable = false,
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$"
+    )]
     message_id: Option<String>,
     /// What the message comes from, e.g. a URI.
-    #[param(rename = "Source", nullable = false, min_length = 1, max_length = 1024)]
+    #[param(
+        rename = "Source",
+        nullable = false,
+        min_length = 1,
+        max_length = 1024,
+        pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$"
+    )]
     source: Option<String>,
     /// What the message is about, within its source.
-    #[param(rename = "Subject", nullable = false, min_length = 1, max_length = 1024)]
+    #[param(
+        rename = "Subject",
+        nullable = false,
+        min_length = 1,
+        max_length = 1024,
+        pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$"
+    )]
     subject: Option<String>,
     /// The identity of the work that the message asks for. Empty: no rule derives one.
-    #[param(rename = "Deduplication-Id", nullable = false, max_length = 512)]
+    #[param(
+        rename = "Deduplication-Id",
+        nullable = false,
+        max_length = 512,
+        pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$"
+    )]
     deduplication_id: Option<String>,
     /// Messages with the same key keep their order on ordered destinations.
-    #[param(rename = "Partition-Key", nullable = false, min_length = 1, max_length = 255)]
+    #[param(
+        rename = "Partition-Key",
+        nullable = false,
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$"
+    )]
     partition_key: Option<String>,
     /// What this message and others belong to.
-    #[param(rename = "Correlation-Id", nullable = false, min_length = 1, max_length = 255)]
+    #[param(
+        rename = "Correlation-Id",
+        nullable = false,
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$"
+    )]
     correlation_id: Option<String>,
     /// The id of the message that caused this one.
-    #[param(rename = "Causation-Id", nullable = false, min_length = 1, max_length = 255)]
+    #[param(
+        rename = "Causation-Id",
+        nullable = false,
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$"
+    )]
     causation_id: Option<String>,
     /// Not before this moment. At once if it is past.
     #[param(rename = "Deliver-At", nullable = false)]

@@ -62,7 +62,7 @@ pub struct NewMessage {
     deliver_by: Option<DateTime<Utc>>,
     /// Instead of the routes: these destinations. Needs the grant `publish:TYPE@DESTINATION`.
     #[schema(min_items = 1, max_items = 64)]
-    destinations: Option<Vec<String>>,
+    destinations: Option<Vec<DestinationName>>,
 }
 
 /// A token (RFC 9110), in lower case.
@@ -70,6 +70,12 @@ pub struct NewMessage {
 #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 #[allow(dead_code)] // documentation
 struct OwnHeaderName(String);
+
+/// A destination's name in the configuration.
+#[derive(Deserialize, ToSchema)]
+#[schema(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
+#[allow(dead_code)] // documentation
+struct DestinationName(String);
 
 /// A header's value.
 #[derive(ToSchema)]
@@ -101,6 +107,7 @@ pub struct CloudEvent {
         pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+/[A-Za-z0-9!#$%&'*+.^_`|~-]+( *;[ -~]*)?$"
     )]
     datacontenttype: Option<String>,
+    #[schema(min_length = 1, max_length = 1024, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     dataschema: Option<String>,
     time: Option<DateTime<Utc>>,
     data: Option<Value>,

@@ -64,7 +64,7 @@ pub fn embedded_file(url: &str) -> Option<std::path::PathBuf> {
 ///
 /// # Errors
 /// [`ErrorKind::Internal`] for a URL that no engine reads.
-pub fn migration_sql(url: &str) -> Result<Vec<(&'static str, &'static str)>> {
+pub fn migration_sql(url: &str) -> Result<Vec<(&'static str, String)>> {
     match scheme(url) {
         "sqlite" => Ok(sqlite::migration_sql()),
         "postgres" | "postgresql" => Ok(postgres::migration_sql()),

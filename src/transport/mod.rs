@@ -10,6 +10,7 @@
 //! `timeout`, which the caller enforces as well.
 
 pub mod guard;
+mod handler;
 mod rabbitmq;
 pub mod registry;
 mod settings;
@@ -24,6 +25,7 @@ use async_trait::async_trait;
 use crate::domain::delivery::{Delivery, Failure, Format};
 use crate::domain::{Clock, Random};
 
+pub use handler::{CallError, Handler, REPLY_JSON, content_type, publishes};
 pub use settings::ConfigError;
 
 /// A way to a target. Shared by all attempts.
@@ -44,7 +46,18 @@ pub trait Transport: Send + Sync + 'static {
 
 /// A target's acknowledgement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ack {}
+pub struct Ack {
+    /// What a handler answered, where it may publish messages.
+    pub reply: Option<Reply>,
+}
+
+/// A handler's answer, in one of the forms that publish messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// As it stands, with its parameters.
+    pub content_type: String,
+    pub body: bytes::Bytes,
+}
 
 /// A transport, ready to be shared.
 pub type Shared = Arc<dyn Transport>;

@@ -118,16 +118,19 @@ async fn connections_over_the_limit_wait_for_their_turn() {
 
 #[tokio::test]
 async fn stopping_lets_requests_end_and_closes_idle_connections() {
-    let server = start(Limits { header_timeout: Duration::from_secs(60), ..LIMITS }, SOON).await;
+    let limits = Limits { header_timeout: Duration::from_secs(60), ..LIMITS };
+    let server = start(limits, Duration::from_secs(60)).await;
     let mut idle = connect(server.port).await;
     idle.write_all(b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     assert_eq!(raw::read(&mut idle).await.status, 200);
+    let mut silent = connect(server.port).await;
     let mut running = connect(server.port).await;
     running.write_all(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
 
     server.stop.cancel();
     let mut rest = Vec::new();
+    tokio::time::timeout(SOON, silent.read_to_end(&mut rest)).await.expect("the silent one closes").unwrap();
     tokio::time::timeout(SOON, idle.read_to_end(&mut rest))
         .await
         .expect("the idle connection closes")

@@ -15,7 +15,7 @@ use oncegate::domain::retry::Backoff;
 use oncegate::domain::routing::{Route, Table, Unroutable};
 use oncegate::domain::{Clock, Random, fields};
 use oncegate::gateway::publish::{Call, Form};
-use oncegate::gateway::{Destinations, Gateway, Parts, Preparer, Routing, Settings};
+use oncegate::gateway::{Destinations, Gateway, Handlers, Parts, Preparer, Routing, Settings};
 use oncegate::store::status::MessageQuery;
 use oncegate::telemetry::Metrics;
 use oncegate::telemetry::trace::Traces;
@@ -110,6 +110,7 @@ fn target(name: &str, transport: &Arc<Scripted>) -> TargetOptions {
         },
         breaker: breaker::Settings { failures: 50, open: Duration::from_millis(200) },
         paused: false,
+        handler: None,
     }
 }
 
@@ -135,6 +136,7 @@ fn gateway_on(store: store::Shared, targets: Vec<TargetOptions>) -> Arc<Gateway>
     let engine = Engine::start(Arc::clone(&store), targets, options, clock.clone(), random, metrics.clone());
     let routing = Routing {
         destinations: Destinations::new(names.iter().map(String::as_str)),
+        handlers: Handlers::default(),
         table: Table::new(vec![Route { types: vec!["*".parse().unwrap()], targets: names }]),
         unroutable: Unroutable::Refuse,
     };

@@ -14,6 +14,8 @@ mod build;
 mod claims;
 #[path = "store_conformance/delivering.rs"]
 mod delivering;
+#[path = "store_conformance/handling.rs"]
+mod handling;
 #[path = "store_conformance/identity.rs"]
 mod identity;
 #[path = "store_conformance/keeping_house.rs"]
@@ -93,6 +95,15 @@ macro_rules! conforms {
                     a_late_confirm_of_an_old_owner_is_refused
                     of_twenty_claimants_one_wins
                     a_claim_that_is_run_again_is_granted_again;
+                handling:
+                    a_handling_is_confirmed_with_its_delivery_and_what_it_published
+                    a_fenced_conclusion_writes_nothing
+                    a_failure_releases_the_claim_with_its_delivery
+                    the_next_taker_of_a_row_takes_its_claim_over
+                    nobody_else_takes_a_claim_over_by_an_equal_message_id
+                    what_is_renewed_is_nobody_elses
+                    published_work_that_is_taken_is_a_duplicate_and_settles_all_the_same
+                    a_conclusion_without_a_delivery_keeps_its_answer_and_may_be_run_again;
                 status:
                     a_message_is_followed_through_its_life
                     a_message_is_told_per_target
@@ -129,3 +140,4 @@ macro_rules! promises {
 }
 
 conforms!(sqlite);
+conforms!(postgres);

@@ -10,6 +10,7 @@
 
 mod enforce;
 mod facts;
+mod handler;
 mod path;
 mod rules;
 mod template;
@@ -20,6 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 
 pub use enforce::{Enforcement, OnDuplicate, Scope, WorkKey};
 pub use facts::Facts;
+pub use handler::{HandlerDeduplication, IdFrom};
 pub use path::Path;
 pub use rules::{By, RuleOptions};
 pub use template::Template;

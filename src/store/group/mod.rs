@@ -1,6 +1,6 @@
 //! The group protocol: many requests, one commit.
 //!
-//! [`Acceptor`] is a bounded queue in front of [`Store::accept`]. A group is whatever is queued when a writer
+//! [`Acceptor`] is a bounded queue in front of [`Store::accept`](super::Store::accept). A group is whatever is queued when a writer
 //! is free, so a lone request waits for nobody and a crowd shares a commit; there is no timer. What must
 //! stay true:
 //!

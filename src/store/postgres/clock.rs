@@ -3,7 +3,7 @@
 //! Comparisons are made by the server with its own `now()`. The estimate is for what has to be known before a
 //! statement is sent: until when a claim will stand, because the answer that tells it is stored by the same
 //! statement. It is set when a connection is opened and again by each statement that tells the time, and is
-//! off by no more than a statement's way.
+//! behind by no more than a statement's way.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -22,17 +22,17 @@ impl ServerClock {
         Self { node, heard: Mutex::new(None) }
     }
 
-    /// The server said `time`; `asked` is a moment not after that.
-    pub fn hear(&self, time: Timestamp, asked: Instant) {
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some((time, asked));
+    /// The server said `time`, just now. The estimate is thus never ahead of the server.
+    pub fn hear(&self, time: Timestamp) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some((time, Instant::now()));
     }
 
     /// The server's time now, about. The node's own before the server was heard.
     pub fn now(&self) -> Timestamp {
         let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         match heard {
-            Some((time, asked)) => {
-                let passed = i64::try_from(asked.elapsed().as_micros()).unwrap_or(i64::MAX);
+            Some((time, heard)) => {
+                let passed = i64::try_from(heard.elapsed().as_micros()).unwrap_or(i64::MAX);
                 time + chrono::Duration::microseconds(passed)
             }
             None => self.node.now(),

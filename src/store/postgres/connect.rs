@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Row};
@@ -71,11 +71,10 @@ impl Connector {
              current_setting('synchronous_commit'), current_setting('transaction_read_only')";
         let not_sent = |error: sqlx::Error| Fault { class: Class::NotSent, ..Fault::from(error) };
         let mut connection = self.options.connect().await.map_err(not_sent)?;
-        let asked = Instant::now();
         let row = sqlx::raw_sql(LOOK).fetch_one(&mut connection).await.map_err(not_sent)?;
         let time = row.try_get::<&str, _>(0).map_err(not_sent)?.parse().unwrap_or_default();
         if let Some(time) = Timestamp::from_timestamp_micros(time) {
-            clock.hear(time, asked);
+            clock.hear(time);
         }
         if row.try_get::<&str, _>(2).map_err(not_sent)? == "on" {
             return Err(Fault::new(Class::NotSent, ErrorKind::Unavailable, "the server is read-only"));

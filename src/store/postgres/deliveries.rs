@@ -11,10 +11,11 @@ use super::error::Fault;
 use super::floors::Found;
 use super::pool::Mode;
 use super::rows::{self, count, interval, message_columns, micros};
-use crate::domain::delivery::{Delivery, Target};
+use super::settle;
+use crate::domain::delivery::{DeadKind, Delivery, Target};
 use crate::domain::{RowKey, Timestamp, Token};
 use crate::store::Result;
-use crate::store::deliveries::{Take, Taken};
+use crate::store::deliveries::{Counted, DeadNote, Settle, Settlement, Take, Taken};
 
 /// By `ctid`, which is faster than by key; the row is locked, so it stays where it is.
 pub(super) const TAKE: &str = concat!(
@@ -81,15 +82,32 @@ pub(super) async fn take(store: &Postgres, take: &Take) -> Result<Vec<Taken>> {
         .bind(interval(take.lease));
     let result = session.rows(query).await;
     let found = session.finish(result).await?;
-    let mut taken =
-        found.iter().map(|row| read_taken(row, &take.target)).collect::<Result<Vec<_>, Fault>>()?;
+    let mut taken = Vec::with_capacity(found.len());
+    let mut unreadable = Vec::new();
+    let mut last_due_at: Option<Timestamp> = None;
+    for row in &found {
+        last_due_at = last_due_at.max(Some(row.try_get("was_due_at").map_err(Fault::from)?));
+        match read_taken(row, &take.target) {
+            Ok(read) => taken.push(read),
+            Err(fault) => unreadable.push(bury(row, take.token, &fault)?),
+        }
+    }
+    // They must not hold up the others for ever. Should this fail, their leases end and they come again.
+    settle::settle(store, &unreadable).await?;
     taken.sort_unstable_by_key(|(was_due_at, taken)| (*was_due_at, taken.delivery.row));
-    let front = match taken.last() {
-        Some((was_due_at, _)) if taken.len() >= take.limit as usize => Found::UpTo(*was_due_at),
+    let front = match last_due_at {
+        Some(due_at) if found.len() >= take.limit as usize => Found::UpTo(due_at),
         _ => Found::Emptied,
     };
     store.floors.found(&take.target, floor, front, server_now, started);
     Ok(taken.into_iter().map(|(_, taken)| taken).collect())
+}
+
+/// A row that this program cannot read goes to the dead letters as it is, bytes and all.
+fn bury(row: &PgRow, token: Token, fault: &Fault) -> Result<Settlement, Fault> {
+    let row = RowKey { id: row.try_get("row_id")?, target_no: row.try_get("target_no")? };
+    let error = DeadNote { kind: DeadKind::Unreadable, text: fault.error.detail.clone() };
+    Ok(Settlement { row, token, outcome: Settle::Dead { error, counted: Counted::No } })
 }
 
 fn read_taken(row: &PgRow, target: &Target) -> Result<(Timestamp, Taken), Fault> {

@@ -10,9 +10,25 @@ use super::pool::{Mode, Session};
 use crate::store::status::Readiness;
 use crate::store::{ErrorKind, Result};
 
+/// A migration: its file, and the line that remembers it, so that what is printed is all there is to do.
+macro_rules! migration {
+    ($number:literal, $name:literal) => {
+        (
+            $name,
+            concat!(
+                include_str!(concat!("../../../migrations/postgres/", $name, ".sql")),
+                "\nINSERT INTO oncegate.migrations (number, name) VALUES (",
+                $number,
+                ", '",
+                $name,
+                "');\n"
+            ),
+        )
+    };
+}
+
 /// In order; the number is the place, from 1.
-const MIGRATIONS: [(&str, &str); 1] =
-    [("0001_initial", include_str!("../../../migrations/postgres/0001_initial.sql"))];
+const MIGRATIONS: [(&str, &str); 1] = [migration!(1, "0001_initial")];
 
 /// Where applied migrations are remembered; the row 0 is the lock.
 const BOOTSTRAP: &str = "\
@@ -38,13 +54,10 @@ pub(super) const LOCK: &str = "SELECT number FROM oncegate.migrations WHERE numb
 
 pub(super) const APPLIED: &str = "SELECT number FROM oncegate.migrations WHERE number > 0 ORDER BY number";
 
-pub(super) const REMEMBER: &str = "INSERT INTO oncegate.migrations (number, name) VALUES ($1, $2)";
-
 /// The whole schema as SQL, in order, as (name, SQL): what [`migrate`] does to an empty database.
-pub(in crate::store) fn migration_sql() -> Vec<(&'static str, &'static str)> {
-    let mut all = vec![("0000_migrations", BOOTSTRAP)];
-    all.extend(MIGRATIONS);
-    all
+pub(in crate::store) fn migration_sql() -> Vec<(&'static str, String)> {
+    let all = std::iter::once(("0000_migrations", BOOTSTRAP)).chain(MIGRATIONS);
+    all.map(|(name, sql)| (name, sql.to_owned())).collect()
 }
 
 pub(super) async fn migrate(store: &Postgres) -> Result<Vec<String>> {
@@ -98,7 +111,6 @@ async fn apply_missing(session: &mut Session<'_>) -> Result<Vec<String>, Fault> 
     for (number, (name, sql)) in (1_i32..).zip(MIGRATIONS) {
         if !applied.contains(&number) {
             session.command(sql).await?;
-            session.execute(sqlx::query(REMEMBER).bind(number).bind(name)).await?;
             names.push(name.to_owned());
         }
     }

@@ -1,7 +1,10 @@
 //! Deleting what is over: a bounded batch per kind, each in a transaction of its own, skipping locked rows.
 //!
-//! Receipts are not deleted but dropped, a day at a time, so one may stay for up to a day longer than asked
-//! for. Those that lie in the default partition, because no node made one for their day in time, are deleted.
+//! Receipts that are kept for a day or longer are not deleted but dropped, a day at a time, so one may stay
+//! for up to a day longer than asked for. Those that lie in the default partition, because no node made one for
+//! their day in time, are deleted, and so are all where less than a day was asked for.
+
+use std::time::Duration;
 
 use chrono::{Days, NaiveDate};
 use sqlx::{AssertSqlSafe, Row};
@@ -30,11 +33,18 @@ pub(super) const STRAY_RECEIPTS: &str = "DELETE FROM oncegate.receipts_default r
         SELECT e.ctid FROM oncegate.receipts_default e WHERE e.sent_at <= now() - $2::interval
         LIMIT $1 FOR UPDATE SKIP LOCKED))";
 
+pub(super) const RECEIPTS: &str = "DELETE FROM oncegate.receipts r
+     USING (SELECT e.row_id, e.target_no, e.sent_at FROM oncegate.receipts e
+            WHERE e.sent_at <= now() - $2::interval LIMIT $1 FOR UPDATE SKIP LOCKED) over
+     WHERE r.row_id = over.row_id AND r.target_no = over.target_no AND r.sent_at = over.sent_at";
+
 /// The partitions, about how many receipts each holds, and the server's time.
 pub(super) const PARTITIONS: &str =
     "SELECT c.relname::text AS name, greatest(c.reltuples, 0)::bigint AS receipts, now() AS now
      FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
      WHERE i.inhparent = 'oncegate.receipts'::regclass";
+
+const A_DAY: Duration = Duration::from_secs(86_400);
 
 /// Partitions are made for so many days ahead.
 const DAYS_AHEAD: u64 = 2;
@@ -43,8 +53,9 @@ pub(super) async fn purge(store: &Postgres, limit: u32, keep: &Retention) -> Res
     let claims = claims(store, limit).await?;
     let handler_claims = claims.iter().filter(|kind| **kind == ClaimKind::Handler as i16).count();
     let dead_letters = delete(store, DEAD_LETTERS, limit, keep.dead_letters).await?;
-    let stray = delete(store, STRAY_RECEIPTS, limit, keep.receipts).await?;
     let dropped = partitions(store, keep).await?;
+    let sql = if keep.receipts < A_DAY { RECEIPTS } else { STRAY_RECEIPTS };
+    let stray = delete(store, sql, limit, keep.receipts).await?;
     let most = (claims.len() as u64).max(dead_letters).max(stray);
     Ok(Purged {
         handler_claims: handler_claims as u64,
@@ -62,7 +73,7 @@ async fn claims(store: &Postgres, limit: u32) -> Result<Vec<i16>> {
     Ok(rows.iter().map(|row| row.try_get(0).map_err(Fault::from)).collect::<Result<_, Fault>>()?)
 }
 
-async fn delete(store: &Postgres, sql: &'static str, limit: u32, keep: std::time::Duration) -> Result<u64> {
+async fn delete(store: &Postgres, sql: &'static str, limit: u32, keep: Duration) -> Result<u64> {
     let mut session = store.pool.session(Mode::Autocommit).await?;
     session.timeout = LONG_STATEMENT_TIMEOUT;
     let result = session.execute(sqlx::query(sql).bind(i64::from(limit)).bind(interval(keep))).await;
@@ -145,8 +156,6 @@ fn is_over(day: NaiveDate, now: Timestamp, keep: &Retention) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -80,14 +80,20 @@ pub(super) const PAGE: &str = concat!(
 pub(super) const MESSAGES: &str = all_of!("d.row_id = ANY($1)");
 
 /// All or nothing, in one step: a row that is taken meanwhile is locked, and no longer `scheduled` afterwards.
-/// The claim goes with the rows if it is still theirs.
+/// The claim goes with the rows if it is still theirs. A message of the same id that is long delivered does not
+/// keep a later one from being cancelled.
 pub(super) const CANCEL: &str = concat!(
     "WITH found AS MATERIALIZED (
         SELECT d.row_id, d.target_no, d.state, d.claim_key FROM oncegate.deliveries d WHERE ",
     by_id!(),
     " ORDER BY d.row_id, d.target_no FOR UPDATE
     ), verdict AS (
-        SELECT count(*) AS number, coalesce(bool_and(state = 0), false) AS cancellable FROM found
+        SELECT count(*) AS number,
+            coalesce(bool_and(state = 0), false)
+            AND NOT EXISTS (SELECT FROM oncegate.receipts r WHERE r.row_id IN (SELECT row_id FROM found))
+            AND NOT EXISTS (SELECT FROM oncegate.dead_letters l WHERE l.row_id IN (SELECT row_id FROM found))
+                AS cancellable
+        FROM found
     ), gone AS (
         DELETE FROM oncegate.deliveries d USING found f, verdict v
         WHERE v.cancellable AND d.row_id = f.row_id AND d.target_no = f.target_no

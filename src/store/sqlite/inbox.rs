@@ -195,3 +195,9 @@ async fn confirmed_before(
     }
     Ok(true)
 }
+
+/// Every statement of this file, for the tests that prepare and explain them.
+#[cfg(test)]
+pub(super) fn statements() -> Vec<String> {
+    [FREE, RENEW_ROW, RENEW_CLAIM, LEASED, CONFIRM, RELEASE].map(str::to_owned).into()
+}

@@ -28,9 +28,15 @@ const APPLIED: &str = "SELECT number FROM oncegate_migrations";
 const RECORD: &str = "INSERT INTO oncegate_migrations (number, name, applied_at) VALUES (?, ?, ?)";
 
 /// The whole schema as SQL, in order, as (name, SQL): what [`migrate`] does to an empty database.
-pub(in crate::store) fn migration_sql() -> Vec<(&'static str, &'static str)> {
-    let mut all = vec![("0000_migrations", BOOTSTRAP)];
-    all.extend(MIGRATIONS.iter().map(|&(_, name, sql)| (name, sql)));
+pub(in crate::store) fn migration_sql() -> Vec<(&'static str, String)> {
+    let mut all = vec![("0000_migrations", BOOTSTRAP.to_owned())];
+    all.extend(MIGRATIONS.iter().map(|&(number, name, sql)| {
+        let record = format!(
+            "INSERT INTO oncegate_migrations (number, name, applied_at)\n\
+             VALUES ({number}, '{name}', unixepoch() * 1000000);"
+        );
+        (name, format!("{sql}\n{record}\n"))
+    }));
     all
 }
 

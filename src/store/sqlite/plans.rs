@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-use super::{claims, deliveries, migrate, purge, settle, status};
+use super::{claims, deliveries, inbox, migrate, purge, settle, status};
 
 /// What a statement brings along, and what never grows: these may be read from end to end.
 const SMALL: [&str; 9] = [
@@ -44,7 +44,7 @@ const FILL: &str = "
 async fn filled() -> SqliteConnection {
     let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
     for (_, sql) in migrate::migration_sql() {
-        sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
     }
     sqlx::raw_sql(FILL).execute(&mut connection).await.unwrap();
     connection
@@ -54,6 +54,7 @@ fn statements() -> Vec<String> {
     [
         claims::statements(),
         deliveries::statements(),
+        inbox::statements(),
         migrate::statements(),
         purge::statements(),
         settle::statements(),

@@ -108,7 +108,7 @@ impl Transport for Publisher {
             confirmed.await.unwrap_or_else(|_| Err(failure::unconfirmed()))
         };
         match tokio::time::timeout(self.timeout, attempt).await {
-            Ok(result) => result.map(|()| Ack {}),
+            Ok(result) => result.map(|()| Ack::default()),
             Err(_) => Err(self.timed_out()),
         }
     }

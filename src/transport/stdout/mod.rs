@@ -91,7 +91,7 @@ impl Transport for Printer {
         let gone = |_| Failure::new(Fault::Target, "the writer of standard output is gone");
         self.lines.send(Line { text, written }).await.map_err(|_| gone(()))?;
         match done.await.map_err(|_| gone(()))? {
-            Ok(()) => Ok(Ack {}),
+            Ok(()) => Ok(Ack::default()),
             Err(error) => {
                 Err(Failure::new(Fault::Target, format!("cannot write to standard output: {error}")))
             }
@@ -159,7 +159,7 @@ mod tests {
             .map(|n| delivery(&format!("m{n}"), "application/json", b"{\"a\":\"\\n\xc3\xa9\"}"))
             .collect();
         for sent in join_all(deliveries.iter().map(|delivery| printer.send(delivery))).await {
-            assert_eq!(sent, Ok(Ack {}));
+            assert_eq!(sent, Ok(Ack::default()));
         }
         assert!(*out.1.lock().unwrap() > 0, "nothing was flushed");
         let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();

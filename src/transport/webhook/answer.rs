@@ -17,7 +17,18 @@ const SHOWN_CHARS: usize = 300;
 const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An acknowledgement for a 2xx, else the failure that the status means.
-pub(super) async fn read(response: Response, clock: &Clock) -> Result<Ack, Failure> {
+pub(in crate::transport) async fn read(response: Response, clock: &Clock) -> Result<Ack, Failure> {
+    let status = response.status();
+    if status.is_success() {
+        // The body is read so that the connection can be used again.
+        let _ = tokio::time::timeout(BODY_TIMEOUT, read_some(response)).await;
+        return Ok(Ack::default());
+    }
+    Err(failure(response, clock).await)
+}
+
+/// The failure that the status of an answer other than 2xx means.
+pub(in crate::transport) async fn failure(response: Response, clock: &Clock) -> Failure {
     let status = response.status();
     let retry_after = response
         .headers()
@@ -26,14 +37,11 @@ pub(super) async fn read(response: Response, clock: &Clock) -> Result<Ack, Failu
         .and_then(|value| parse_retry_after(value, clock.now()));
     // The status says it all; the body is read so that the connection can be used again, and to be shown.
     let body = tokio::time::timeout(BODY_TIMEOUT, read_some(response)).await.unwrap_or_default();
-    if status.is_success() {
-        return Ok(Ack {});
-    }
     let fault: Fault = classify_status(status.as_u16());
     let shown = shorten(&body);
     let text =
         if shown.is_empty() { format!("answered {status}") } else { format!("answered {status}: {shown}") };
-    Err(Failure::new(fault, text).retry_after(retry_after))
+    Failure::new(fault, text).retry_after(retry_after)
 }
 
 /// The beginning of the body, as far as it comes.

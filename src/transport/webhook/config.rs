@@ -1,16 +1,13 @@
 //! What a webhook destination's table takes.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use http::{HeaderName, HeaderValue};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde::de::{self, Deserializer, SeqAccess, Visitor, value::MapAccessDeserializer};
-use serde::de::{IntoDeserializer, MapAccess};
 use url::Url;
 
-use crate::config::Secret;
+use crate::config::{Secret, Secrets};
 use crate::domain::standard_webhooks::Key;
 use crate::domain::wire;
 use crate::transport::ConfigError;
@@ -49,7 +46,7 @@ impl Config {
     }
 
     pub(super) fn keys(&self) -> Result<Vec<Key>, String> {
-        let secrets = self.secret.iter().flat_map(|secrets| &secrets.0);
+        let secrets = self.secret.iter().flat_map(Secrets::iter);
         secrets.map(|secret| Key::parse(&secret.expose()).map_err(str::to_owned)).collect()
     }
 
@@ -79,61 +76,5 @@ impl Config {
         })?;
         self.keys().map_err(|text| ConfigError::new("secret", text))?;
         self.own_headers().map(|_| ())
-    }
-}
-
-/// One secret, or several in a list.
-#[derive(Clone, Debug)]
-pub struct Secrets(pub Vec<Secret>);
-
-impl<'de> Deserialize<'de> for Secrets {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Secrets;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a secret, or a list of secrets")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Secrets, E> {
-                Secret::deserialize(text.into_deserializer()).map(|secret| Secrets(vec![secret]))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Secrets, A::Error> {
-                Secret::deserialize(MapAccessDeserializer::new(map)).map(|secret| Secrets(vec![secret]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Secrets, A::Error> {
-                let mut secrets = Vec::new();
-                while let Some(secret) = list.next_element()? {
-                    secrets.push(secret);
-                }
-                if secrets.is_empty() {
-                    return Err(de::Error::custom(
-                        "the list holds no secret: leave the key out for requests without a signature",
-                    ));
-                }
-                Ok(Secrets(secrets))
-            }
-        }
-
-        deserializer.deserialize_any(Reader)
-    }
-}
-
-impl JsonSchema for Secrets {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Secrets".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let one = generator.subschema_for::<Secret>();
-        json_schema!({ "anyOf": [one, { "type": "array", "items": one, "minItems": 1 }] })
     }
 }

@@ -3,9 +3,9 @@
 //! A 2xx acknowledges. No connection is the target's fault; what happens after the request was sent tells
 //! nothing certain, and counts as an attempt.
 
-mod answer;
+pub(super) mod answer;
 mod config;
-mod request;
+pub(super) mod request;
 
 use std::time::Duration;
 

@@ -183,6 +183,7 @@ impl Real {
             retry: Backoff { max_attempts: 3, initial: Duration::from_secs(1), max: Duration::from_secs(1) },
             breaker: breaker::Settings { failures: 50, open: Duration::from_secs(1) },
             paused: true,
+            handler: None,
         };
         let engine = Engine::start(
             Arc::clone(&store),
@@ -215,6 +216,7 @@ impl Real {
                         types: vec!["*".parse().unwrap()],
                         targets: vec!["out".into()],
                     }]),
+                    handlers: oncegate::gateway::Handlers::default(),
                     unroutable: Unroutable::Refuse,
                 },
                 messages: Messages { identity, ..Messages::default() },

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use oncegate::domain::{Clock, Timestamp};
 use oncegate::store::{self, Options, Shared};
-use sqlx::{AssertSqlSafe, Row, SqlitePool};
+use sqlx::{AssertSqlSafe, PgPool, Row, SqlitePool};
 use uuid::Uuid;
 
+use crate::support::postgres::{self, Postgres};
 use crate::support::run;
 
 /// A store on a database of its own.
@@ -23,12 +24,15 @@ pub struct Bench {
 /// The database, past the store.
 enum Behind {
     Sqlite(SqlitePool),
+    Postgres(PgPool, Postgres),
 }
 
 /// How time passes for the database.
 enum Time {
     /// Its clock is the store's, and can be moved.
     Moved,
+    /// It has its own clock: it is waited for.
+    Waited,
 }
 
 /// A row of the dead letters as it stands in the table.
@@ -68,6 +72,17 @@ pub async fn sqlite() -> Option<Bench> {
     })
 }
 
+pub async fn postgres() -> Option<Bench> {
+    let server = postgres::shared().await?;
+    let url = server.fresh_database().await;
+    let options = Options::default();
+    let store = store::open(&url, &options).await.expect("open the store");
+    store.migrate().await.expect("migrate");
+    let behind = PgPool::connect_lazy(&url).expect("a URL of PostgreSQL");
+    let behind = Behind::Postgres(behind, server);
+    Some(Bench { store, url, options, behind, time: Time::Waited, folder: None })
+}
+
 impl Bench {
     /// Another node on the same database.
     pub async fn another(&self) -> Shared {
@@ -78,6 +93,7 @@ impl Bench {
     pub async fn empty_database(&self) -> (String, Options) {
         let url = match &self.behind {
             Behind::Sqlite(_) => format!("sqlite:{}", run::fresh_dir("sqlite").join("empty.db").display()),
+            Behind::Postgres(_, server) => server.fresh_database().await,
         };
         (url, self.options.clone())
     }
@@ -91,6 +107,7 @@ impl Bench {
     pub async fn pass(&self, by: Duration) {
         match self.time {
             Time::Moved => self.options.clock.advance(by),
+            Time::Waited => tokio::time::sleep(by).await,
         }
     }
 
@@ -99,6 +116,9 @@ impl Bench {
         let sql = format!("SELECT count(*) FROM {}", self.table(table));
         let count: i64 = match &self.behind {
             Behind::Sqlite(pool) => sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(pool).await.unwrap(),
+            Behind::Postgres(pool, _) => {
+                sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(pool).await.unwrap()
+            }
         };
         u64::try_from(count).unwrap()
     }
@@ -130,12 +150,37 @@ impl Bench {
                 };
                 rows.into_iter().map(read).collect()
             }
+            Behind::Postgres(pool, _) => {
+                let sql = sql.replacen('*', "*, envelope::text AS envelope_text", 1);
+                let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(pool).await.unwrap();
+                let read = |row: sqlx::postgres::PgRow| DeadRow {
+                    id: row.get("id"),
+                    row_id: row.get("row_id"),
+                    target: row.get("target"),
+                    attempts: row.get::<i32, _>("attempts").into(),
+                    tenant: row.get("tenant"),
+                    message_id: row.get("message_id"),
+                    kind: row.get("type"),
+                    deduplication_id: row.get("deduplication_id"),
+                    partition_key: row.get("partition_key"),
+                    correlation_id: row.get("correlation_id"),
+                    has_claim_key: row.get::<Option<Uuid>, _>("claim_key").is_some(),
+                    has_times: row.get::<Option<Timestamp>, _>("deliver_at").is_some()
+                        && row.get::<Option<Timestamp>, _>("deliver_by").is_some(),
+                    error_kind: row.get("error_kind"),
+                    error_text: row.get("error_text"),
+                    envelope: row.get("envelope_text"),
+                    body: row.get("body"),
+                };
+                rows.into_iter().map(read).collect()
+            }
         }
     }
 
     fn table(&self, name: &str) -> String {
         match &self.behind {
             Behind::Sqlite(_) => format!("oncegate_{name}"),
+            Behind::Postgres(..) => format!("oncegate.{name}"),
         }
     }
 
@@ -143,6 +188,7 @@ impl Bench {
         self.store.close().await;
         match self.behind {
             Behind::Sqlite(pool) => pool.close().await,
+            Behind::Postgres(pool, _) => pool.close().await,
         }
         if let Some(folder) = self.folder {
             let _ = std::fs::remove_dir_all(folder);

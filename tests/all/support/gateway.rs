@@ -113,6 +113,23 @@ impl Gateway {
         self.port
     }
 
+    /// Publishes one message in the native form; the status and the answer's body.
+    pub async fn publish(&self, message: serde_json::Value) -> (u16, serde_json::Value) {
+        self.post("/v1/publish", message).await
+    }
+
+    /// POSTs JSON; the status and the answer's body.
+    pub async fn post(&self, path: &str, body: serde_json::Value) -> (u16, serde_json::Value) {
+        let answer = self.client.post(self.url(path)).json(&body).send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json().await.expect("a JSON answer"))
+    }
+
+    /// GETs JSON; the status and the answer's body.
+    pub async fn get(&self, path: &str) -> (u16, serde_json::Value) {
+        let answer = self.client.get(self.url(path)).send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json().await.expect("a JSON answer"))
+    }
+
     /// A client without proxies, to be shared by a test's requests.
     pub fn client(&self) -> &reqwest::Client {
         &self.client
@@ -187,4 +204,26 @@ pub fn command(args: &[&str], config: Option<&str>) -> std::process::Output {
         fs::write(dir.join("oncegate.toml"), config).expect("write the configuration");
     }
     command.output().expect("run oncegate")
+}
+
+/// Another command of the binary that runs beside a test. Killed on drop.
+#[derive(Debug)]
+pub struct Tool {
+    dir: PathBuf,
+    _daemon: Daemon,
+}
+
+impl Tool {
+    pub fn start(args: &[&str]) -> Self {
+        let dir = run::fresh_dir("tool");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+        command.args(args).current_dir(&dir);
+        let daemon = Daemon::start_split(command, &dir.join("stdout"), &dir.join("stderr"), Life::Handle);
+        Self { dir, _daemon: daemon }
+    }
+
+    /// What it wrote to standard output so far.
+    pub fn stdout(&self) -> String {
+        fs::read_to_string(self.dir.join("stdout")).unwrap_or_default()
+    }
 }

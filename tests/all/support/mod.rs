@@ -4,6 +4,7 @@
 //!   folders. `shared()` is one per run, for tests that only need a database or a queue; `private()` is for
 //!   tests that stop, kill, freeze or misconfigure it. A server that was already running is never touched.
 //! - [`gateway`]: the real binary, with its signals.
+//! - [`load`], [`tables`]: clients that publish in a crowd, and the account of what was lost, duplicated or stuck.
 //! - [`receiver`]: an HTTP server that records what arrives and answers as it is told.
 //! - [`proxy`]: a TCP proxy that delays, cuts, swallows and holds.
 //! - [`deliveries`]: deliveries made by hand, and transports built as a node builds them.
@@ -25,22 +26,23 @@
 pub mod daemon;
 pub mod deliveries;
 pub mod gateway;
+pub mod load;
 pub mod postgres;
 pub mod proxy;
 pub mod rabbitmq;
 pub mod raw;
 pub mod receiver;
 pub mod run;
+pub mod tables;
 
-use std::future::Future;
 use std::time::{Duration, Instant};
 
 /// Polls `condition` until it gives `Some`, and panics with `what` when `deadline` has passed.
-pub async fn eventually<T, F, Fut>(deadline: Duration, what: &str, mut condition: F) -> T
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Option<T>>,
-{
+pub async fn eventually<T>(
+    deadline: Duration,
+    what: &str,
+    mut condition: impl AsyncFnMut() -> Option<T>,
+) -> T {
     let started = Instant::now();
     let mut pause = Duration::from_millis(5);
     loop {

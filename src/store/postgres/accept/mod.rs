@@ -1,16 +1,17 @@
 //! Accepting groups of requests.
 //!
 //! A group is one statement; it commits by itself, unless what it wrote may have to be corrected before
-//! anybody may see it (see [`Planned::needs_transaction`]). This file decides what is tried again: [`write`]
+//! anybody may see it (see [`Planned::needs_transaction`]). This file decides what is tried again: [`mod@write`]
 //! is one try.
 //!
 //! - A lock not had in time, or a deadlock: once more, then one by one, so that only the request whose key
-//!   is held fails ([`ErrorKind::Locked`]).
+//!   is held fails ([`ErrorKind::Locked`]). Before each further try, claims that were committed meanwhile are
+//!   looked at without a lock, which answers the many who wait for the same key at once.
 //! - Data that cannot be stored: one by one at once.
 //! - The connection was lost: on a new one, for [`RERUN_FOR`]. Ids and tokens are the same, so what was
 //!   stored after all is recognised and not stored twice. After that: [`ErrorKind::OutcomeUnknown`], or
 //!   `Unavailable` where nothing can have been stored.
-//! - A lost claim is gone when it is looked for: by itself, [`TRIES`](super::claims::TRIES) times, then
+//! - A lost claim is gone when it is looked for: by itself, [`TRIES`] times, then
 //!   `Unavailable`.
 
 mod columns;
@@ -43,6 +44,9 @@ struct Planned<'a> {
     /// `None`: refused as it is; only its own claim is looked at.
     answer: Option<Bytes>,
 }
+
+/// How often a group is tried as a whole when it meets a lock.
+const GROUP_TRIES: u32 = 2;
 
 /// What one try made of a request.
 enum Tried {
@@ -93,40 +97,84 @@ pub(super) async fn accept(store: &Postgres, group: &[Request]) -> Vec<Result<Ou
 }
 
 async fn accept_good(store: &Postgres, group: &[&Request]) -> Vec<Result<Outcome>> {
-    let mut tried = write_or_rerun(store, group).await;
-    if tried.as_ref().is_err_and(|fault| fault.class == Class::Contention) {
-        tried = write_or_rerun(store, group).await;
-    }
-    let mut results = Vec::with_capacity(group.len());
-    match tried {
-        Ok(tried) => {
-            for (request, tried) in group.iter().zip(tried) {
-                results.push(match tried {
-                    Tried::Done(outcome) => Ok(*outcome),
-                    Tried::Again => alone(store, request, 1).await.map_err(Error::from),
-                });
+    let mut results: Vec<Option<Result<Outcome>>> = group.iter().map(|_| None).collect();
+    for _ in 0..GROUP_TRIES {
+        let open: Vec<usize> = (0..group.len()).filter(|&at| results[at].is_none()).collect();
+        let requests: Vec<&Request> = open.iter().map(|&at| group[at]).collect();
+        match write_or_rerun(store, &requests).await {
+            Ok(tried) => {
+                for (at, tried) in open.into_iter().zip(tried) {
+                    results[at] = Some(match tried {
+                        Tried::Done(outcome) => Ok(*outcome),
+                        Tried::Again => alone(store, group[at], 1).await.map_err(Error::from),
+                    });
+                }
+                break;
+            }
+            Err(fault) if fault.class == Class::Contention => look(store, group, &mut results).await,
+            Err(fault) if fault.class == Class::Data && open.len() > 1 => break,
+            Err(fault) => {
+                for at in open {
+                    results[at] = Some(Err(fault.error.clone()));
+                }
             }
         }
-        Err(fault) if group.len() > 1 && matches!(fault.class, Class::Contention | Class::Data) => {
-            tracing::debug!(detail = %fault.error.detail, requests = group.len(), "a group is written one by one");
-            let mut down = None;
-            for request in group {
-                // A database that is gone is not asked for each of them.
-                let result = match &down {
-                    Some(error) => Err(Error::clone(error)),
-                    None => alone(store, request, 0).await.map_err(|fault| {
-                        if matches!(fault.class, Class::NotSent | Class::Lost) {
-                            down = Some(Error::new(ErrorKind::Unavailable, fault.error.detail.clone()));
-                        }
-                        fault.error
-                    }),
-                };
-                results.push(result);
+        if results.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    one_by_one(store, group, results).await
+}
+
+/// Writes by itself each request that has no result yet.
+async fn one_by_one(
+    store: &Postgres,
+    group: &[&Request],
+    mut results: Vec<Option<Result<Outcome>>>,
+) -> Vec<Result<Outcome>> {
+    let mut down = None;
+    for at in 0..group.len() {
+        if results[at].is_some() {
+            continue;
+        }
+        // A database that is gone is not asked for each of them.
+        if let Some(error) = &down {
+            results[at] = Some(Err(Error::clone(error)));
+            continue;
+        }
+        let mut result = alone(store, group[at], 0).await;
+        if result.as_ref().is_err_and(|fault| fault.class == Class::Contention) {
+            look(store, group, &mut results).await;
+            if results[at].is_some() {
+                continue;
+            }
+            result = alone(store, group[at], 0).await;
+        }
+        results[at] = Some(result.map_err(|fault| {
+            if matches!(fault.class, Class::NotSent | Class::Lost) {
+                down = Some(Error::new(ErrorKind::Unavailable, fault.error.detail.clone()));
+            }
+            fault.error
+        }));
+    }
+    let missing = || Err(Error::new(ErrorKind::OutcomeUnknown, "a request of the group has no outcome"));
+    results.into_iter().map(|result| result.unwrap_or_else(missing)).collect()
+}
+
+/// Fills in the results that can be told without waiting for a lock. Where many nodes get the same request at
+/// once, this ends the queue for its key: the first one's commit is the answer for all.
+async fn look(store: &Postgres, group: &[&Request], results: &mut [Option<Result<Outcome>>]) {
+    let open: Vec<usize> = (0..group.len()).filter(|&at| results[at].is_none()).collect();
+    let requests: Vec<&Request> = open.iter().map(|&at| group[at]).collect();
+    match write::look(store, &requests).await {
+        Ok(told) => {
+            for (at, outcome) in open.into_iter().zip(told) {
+                results[at] = outcome.map(Ok);
             }
         }
-        Err(fault) => results.resize_with(group.len(), || Err(fault.error.clone())),
+        // The next try meets the same trouble and says so.
+        Err(fault) => tracing::debug!(detail = %fault.error.detail, "held claims were not looked at"),
     }
-    results
 }
 
 /// Writes one request; `tries` is how often it already lost a claim that was gone again.

@@ -1,7 +1,6 @@
 //! One try to write a group.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
 
 use bytes::Bytes;
 use sqlx::Row;
@@ -96,11 +95,10 @@ pub(super) async fn write_planned(
     let mut lost = Vec::new();
     if planned.iter().any(Planned::has_claims) {
         let statement = columns::rows_and_claims(planned, now, which).map_err(Fault::defect)?;
-        let asked = Instant::now();
         *commits |= !session.is_in_transaction();
         let rows = session.rows(statement).await?;
         let row = rows.first().ok_or_else(|| corrupt("a statement without its row"))?;
-        store.pool.clock.hear(row.try_get("heard")?, asked);
+        store.pool.clock.hear(row.try_get("heard")?);
         lost = lost_keys(planned, &row.try_get::<Vec<Uuid>, _>("won")?);
     } else if which == Rows::Write && planned.iter().any(|plan| plan.messages().next().is_some()) {
         let statement = columns::rows_only(planned).map_err(Fault::defect)?;
@@ -115,6 +113,38 @@ pub(super) async fn write_planned(
     }
     let held = if lost.is_empty() { HashMap::new() } else { find(session, &lost).await? };
     settle_losers(session, planned, now, &lost, held).await
+}
+
+/// Says what becomes of those requests of which that can be told without writing anything: their own key is
+/// taken, or their only work is. Waits for nobody.
+pub(super) async fn look(store: &Postgres, group: &[&Request]) -> Result<Vec<Option<Outcome>>, Fault> {
+    let mut session = store.pool.session(Mode::Autocommit).await?;
+    let now = store.pool.clock.now();
+    let keys: Vec<Uuid> = group.iter().filter_map(|request| deciding_key(request)).map(|key| key.0).collect();
+    let result = if keys.is_empty() { Ok(Lost::new()) } else { find(&mut session, &keys).await };
+    let held = session.finish(result).await?;
+    let told = |request: &&Request| {
+        let key = deciding_key(request)?;
+        let duplicate = held.get(&key).filter(|held| held.claim.token != request.token)?;
+        if request.claim.is_some() {
+            return Some(outcomes::of_taken_key(request, duplicate.claim.clone()));
+        }
+        let outcomes = outcomes::of(request, now, &held).ok()?;
+        Some(match request.answer.render(&outcomes) {
+            Some(_) => Outcome::Stored(outcomes),
+            None => Outcome::Refused(outcomes),
+        })
+    };
+    Ok(group.iter().map(told).collect())
+}
+
+/// The key that, if it is taken, says what becomes of the request.
+fn deciding_key(request: &Request) -> Option<ClaimKey> {
+    match (&request.claim, request.messages.as_slice()) {
+        (Some(claim), _) => Some(claim.key),
+        (None, [only]) => only.claim.as_ref().map(|claim| claim.key),
+        (None, _) => None,
+    }
 }
 
 fn lost_keys(planned: &[Planned<'_>], won: &[Uuid]) -> Vec<Uuid> {
