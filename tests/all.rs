@@ -35,6 +35,8 @@ mod http_serve;
 mod http_unauthorized;
 #[path = "all/identity.rs"]
 mod identity;
+#[path = "all/invoke.rs"]
+mod invoke;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]

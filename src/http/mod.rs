@@ -20,6 +20,7 @@ pub mod edge;
 mod explain;
 mod health;
 pub mod input;
+mod invoke;
 mod linger;
 mod members;
 mod messages;

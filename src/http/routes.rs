@@ -7,8 +7,8 @@ use axum::routing::{self, MethodFilter, MethodRouter};
 
 use super::app::App;
 use super::{
-    claims, docs, explain, health, messages, metrics, problem, publish, publish_batch, publish_by_type,
-    targets,
+    claims, docs, explain, health, invoke, messages, metrics, problem, publish, publish_batch,
+    publish_by_type, targets,
 };
 
 /// An operation that the OpenAPI document describes.
@@ -25,6 +25,7 @@ pub fn operations() -> Vec<Route> {
         post("/v1/publish/{type}", publish_by_type::publish_message_of_type),
         post("/v1/publish-batch", publish_batch::publish_batch),
         post("/v1/explain", explain::explain_message),
+        post("/v1/invoke/{type}", invoke::invoke_handler),
         get("/v1/messages", messages::list_messages),
         get("/v1/messages/{id}", messages::get_message),
         delete("/v1/messages/{id}", messages::cancel_message),

