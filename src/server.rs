@@ -233,6 +233,12 @@ fn say_migrated(applied: &[String]) {
     }
 }
 
+/// Every target that the configuration names.
+pub fn targets(config: &Config) -> Vec<Target> {
+    let destinations = config.destinations.keys().map(|name| Target::destination(name));
+    destinations.chain(config.handlers.keys().map(|name| Target::handler(name))).collect()
+}
+
 fn transport_context(clock: &Clock, random: Random) -> anyhow::Result<transport::Context> {
     let proxies = transport::guard::Proxies::from_env().map_err(anyhow::Error::msg)?;
     Ok(transport::Context { clock: clock.clone(), random, proxies })
@@ -374,7 +380,8 @@ pub(crate) fn store_url(config: &Config) -> Arc<String> {
     config.stores.get("main").cloned().unwrap_or_default().url.expose()
 }
 
-pub(crate) fn field_limits(config: &Config) -> fields::Limits {
+/// What a message's members may be.
+pub fn field_limits(config: &Config) -> fields::Limits {
     let limits = &config.server.limits;
     fields::Limits {
         json_depth: usize::from(limits.json_depth),

@@ -4,6 +4,7 @@
 //! for success, 1 for a failure, 2 for a refused configuration or wrong arguments.
 
 mod config;
+mod dead_letters;
 mod explain;
 pub mod listen;
 mod serve;
@@ -66,6 +67,9 @@ enum Command {
     /// Look after the stores
     #[command(subcommand)]
     Storage(storage::Command),
+    /// Find, replay and discard what was given up on
+    #[command(subcommand)]
+    DeadLetters(dead_letters::Command),
 }
 
 /// Runs the command that this process's arguments name.
@@ -94,6 +98,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(command) => config::run(command, &source),
         Command::Explain(args) => explain::run(args, &source).await,
         Command::Storage(command) => storage::run(command, &source).await,
+        Command::DeadLetters(command) => dead_letters::run(command, &source).await,
     }
 }
 

@@ -187,14 +187,22 @@ pub fn write_members(object: &mut json::ObjectWriter, message: &Message) {
 }
 
 fn write_body(object: &mut json::ObjectWriter, message: &Message) {
-    let content_type = message.envelope.content_type.as_deref();
-    if message.body.is_empty() && content_type.is_none() {
+    if message.body.is_empty() && message.envelope.content_type.is_none() {
         return;
     }
-    match content_type.is_none_or(media::is_json).then(|| json::document(&message.body)) {
-        Some(Ok(raw)) => object.raw("data", &json::compact(raw.get())),
-        _ => object.text("dataBase64", &STANDARD.encode(&message.body)),
+    match json_body(message) {
+        Some(json) => object.raw("data", &json),
+        None => object.text("dataBase64", &STANDARD.encode(&message.body)),
     };
+}
+
+/// The body as JSON without white space between its tokens; `None` where it is none, or is not to be read as
+/// such.
+pub fn json_body(message: &Message) -> Option<String> {
+    if !message.envelope.content_type.as_deref().is_none_or(media::is_json) {
+        return None;
+    }
+    json::document(&message.body).ok().map(|raw| json::compact(raw.get()))
 }
 
 #[cfg(test)]

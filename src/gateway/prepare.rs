@@ -129,10 +129,6 @@ impl Preparer {
         Ok(Prepared { element, stored })
     }
 
-<<<<<<< HEAD
-    /// Checks the data against the schema of its type, where it has one. The places are pointers into what the
-    /// publisher sent.
-=======
     /// The message that a handler is invoked with, and the claim of its work. It has no rows.
     ///
     /// # Errors
@@ -193,9 +189,8 @@ impl Preparer {
         Ok(())
     }
 
-    /// Checks the data against the schema of its type, where it has one. Where the data stands in the request's
-    /// body is known to the form only; the places begin at the data's root.
->>>>>>> main
+    /// Checks the data against the schema of its type, where it has one. The places are pointers into what the
+    /// publisher sent.
     pub(super) fn check_schema(&self, draft: &Draft) -> Result<()> {
         let Some(schema) = self.messages.schemas.get(&draft.kind) else { return Ok(()) };
         schema.check(&draft.body, draft.body_at).map_err(|errors| Error::SchemaViolation {

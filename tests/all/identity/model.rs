@@ -1,6 +1,6 @@
 //! The gateway against a small pure model: random sequences of keyed publishes, expiries and cancels.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +13,11 @@ use oncegate::domain::message::{Draft, DraftDeduplication};
 use oncegate::domain::retry::Backoff;
 use oncegate::domain::routing::{Route, Table, Unroutable};
 use oncegate::domain::{Clock, Random, fields};
+use oncegate::gateway::invoke::Invoker;
 use oncegate::gateway::publish::{Call, Form, PublishAnswer, Replayed, RequestKey};
-use oncegate::gateway::{Destinations, Error, Gateway, Parts, Preparer, Routing, Settings};
+use oncegate::gateway::{
+    Cascades, Destinations, Error, Gateway, Handlers, Parts, Preparer, Routing, Settings,
+};
 use oncegate::store;
 use oncegate::telemetry::Metrics;
 use oncegate::telemetry::trace::Traces;
@@ -206,24 +209,28 @@ impl Real {
             ..oncegate::domain::identity::Options::default()
         })
         .unwrap();
+        let preparer = Preparer {
+            routing: Routing {
+                destinations: Destinations::new(["out"]),
+                table: Table::new(vec![Route {
+                    types: vec!["*".parse().unwrap()],
+                    targets: vec!["out".into()],
+                }]),
+                handlers: Handlers::default(),
+                unroutable: Unroutable::Refuse,
+            },
+            messages: Messages { identity, ..Messages::default() },
+            random,
+            metrics: metrics.clone(),
+            traces: Traces::default(),
+        };
+        let cascades =
+            Cascades { preparer: preparer.clone(), limits: fields::Limits::default(), clock: clock.clone() };
         let gateway = Gateway::new(Parts {
             store: Arc::clone(&store),
             engine,
-            preparer: Preparer {
-                routing: Routing {
-                    destinations: Destinations::new(["out"]),
-                    table: Table::new(vec![Route {
-                        types: vec!["*".parse().unwrap()],
-                        targets: vec!["out".into()],
-                    }]),
-                    handlers: oncegate::gateway::Handlers::default(),
-                    unroutable: Unroutable::Refuse,
-                },
-                messages: Messages { identity, ..Messages::default() },
-                random,
-                metrics: metrics.clone(),
-                traces: Traces::default(),
-            },
+            invoker: Invoker::new(BTreeMap::new(), cascades, Duration::from_secs(60), 1_024),
+            preparer,
             settings: Settings {
                 limits: fields::Limits::default(),
                 claim_window: Duration::from_secs(60),
