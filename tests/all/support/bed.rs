@@ -83,10 +83,15 @@ impl Bed {
         self.number(sql("oncegate_"), sql("oncegate.")).await
     }
 
-    /// How many different messages have deliveries.
+    /// How many different messages have deliveries, or receipts of them.
     pub async fn distinct_messages(&self) -> u64 {
-        let sql = |table: &str| format!("SELECT count(DISTINCT message_id) FROM {table}");
-        self.number(sql("oncegate_deliveries"), sql("oncegate.deliveries")).await
+        let sql = |prefix: &str| {
+            format!(
+                "SELECT count(*) FROM (SELECT message_id FROM {prefix}deliveries
+                 UNION SELECT message_id FROM {prefix}receipts) AS ids"
+            )
+        };
+        self.number(sql("oncegate_"), sql("oncegate.")).await
     }
 
     /// How many different messages have deliveries for this target.
