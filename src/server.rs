@@ -73,16 +73,9 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
     let otlp = config.telemetry.otlp_endpoint.as_ref().map(url::Url::as_str);
     let metrics = Metrics::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
     let traces = Traces::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
-    let messages =
-        Messages::compile(&config).map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?;
+    let preparer =
+        Preparer { metrics: metrics.clone(), traces: traces.clone(), ..preparer(&config, random)? };
     let store = open_store(&config, &clock, &stop).await?;
-    let preparer = Preparer {
-        routing: routing(&config),
-        messages,
-        random,
-        metrics: metrics.clone(),
-        traces: traces.clone(),
-    };
     let cascades =
         Cascades { preparer: preparer.clone(), limits: field_limits(&config), clock: clock.clone() };
     let context = transport_context(&clock, random)?;
@@ -253,6 +246,12 @@ fn say_migrated(applied: &[String]) {
     }
 }
 
+/// Every target that the configuration names.
+pub fn targets(config: &Config) -> Vec<Target> {
+    let destinations = config.destinations.keys().map(|name| Target::destination(name));
+    destinations.chain(config.handlers.keys().map(|name| Target::handler(name))).collect()
+}
+
 fn transport_context(clock: &Clock, random: Random) -> anyhow::Result<transport::Context> {
     let proxies = transport::guard::Proxies::from_env().map_err(anyhow::Error::msg)?;
     Ok(transport::Context { clock: clock.clone(), random, proxies })
@@ -377,7 +376,25 @@ fn routing(config: &Config) -> Routing {
     }
 }
 
-fn field_limits(config: &Config) -> fields::Limits {
+/// What is done with messages, but for telemetry: that of `serve` is not this one's.
+pub(crate) fn preparer(config: &Config, random: Random) -> anyhow::Result<Preparer> {
+    Ok(Preparer {
+        routing: routing(config),
+        messages: Messages::compile(config)
+            .map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?,
+        random,
+        metrics: Metrics::new(None).map_err(anyhow::Error::msg)?,
+        traces: Traces::default(),
+    })
+}
+
+/// The URL of the store, which may hold a password.
+pub(crate) fn store_url(config: &Config) -> Arc<String> {
+    config.stores.get("main").cloned().unwrap_or_default().url.expose()
+}
+
+/// What a message's members may be.
+pub fn field_limits(config: &Config) -> fields::Limits {
     let limits = &config.server.limits;
     fields::Limits {
         json_depth: usize::from(limits.json_depth),

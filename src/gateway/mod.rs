@@ -6,6 +6,7 @@
 mod answer;
 mod cascade;
 pub mod claims;
+pub mod dead_letters;
 pub mod error;
 pub mod explain;
 pub mod intake;

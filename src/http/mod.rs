@@ -15,6 +15,7 @@ pub mod app;
 pub mod body;
 pub mod caller;
 mod claims;
+mod dead_letters;
 mod docs;
 pub mod edge;
 mod explain;

@@ -7,7 +7,7 @@ use axum::routing::{self, MethodFilter, MethodRouter};
 
 use super::app::App;
 use super::{
-    claims, docs, explain, health, invoke, messages, metrics, problem, publish, publish_batch,
+    claims, dead_letters, docs, explain, health, invoke, messages, metrics, problem, publish, publish_batch,
     publish_by_type, targets,
 };
 
@@ -32,6 +32,12 @@ pub fn operations() -> Vec<Route> {
         get("/v1/targets", targets::list_targets),
         post("/v1/targets/{name}/pause", targets::pause_target),
         post("/v1/targets/{name}/resume", targets::resume_target),
+        get("/v1/dead-letters", dead_letters::list_dead_letters),
+        get("/v1/dead-letters/summary", dead_letters::summarise_dead_letters),
+        post("/v1/dead-letters/replay", dead_letters::replay_dead_letters),
+        post("/v1/dead-letters/discard", dead_letters::discard_dead_letters),
+        get("/v1/dead-letters/{id}", dead_letters::get_dead_letter),
+        patch("/v1/dead-letters/{id}", dead_letters::edit_dead_letter),
         post("/v1/claims", claims::take_claim),
         get("/v1/claims", claims::get_claim),
         post("/v1/claims/renew", claims::renew_claim),
@@ -66,4 +72,8 @@ fn post<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route
 
 fn delete<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route {
     Route { method: Method::DELETE, path, endpoint: routing::on(MethodFilter::DELETE, handler) }
+}
+
+fn patch<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route {
+    Route { method: Method::PATCH, path, endpoint: routing::on(MethodFilter::PATCH, handler) }
 }

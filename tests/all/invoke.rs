@@ -47,6 +47,7 @@ on_both_stores! {
     a_killed_node_frees_the_key_when_its_lease_ends
     what_a_handler_publishes_is_stored_with_its_response
     work_that_is_taken_is_a_duplicate_as_at_publish
+    work_that_is_still_being_done_is_not_acknowledged_as_done
     the_key_is_scoped_by_principal
 }
 
@@ -414,6 +415,34 @@ async fn work_that_is_taken_is_a_duplicate_as_at_publish(store: &str) {
         gateway.client().post(gateway.url("/v1/publish/order.keyed")).header("Deduplication-Id", "d");
     assert_eq!(send(published.body("x")).await.json::<Value>().await.unwrap()["outcome"], "duplicate");
     assert_eq!(receiver.count(), 2);
+}
+
+/// Whoever is at it may fail: an acknowledged duplicate would be lost then.
+async fn work_that_is_still_being_done_is_not_acknowledged_as_done(store: &str) {
+    let receiver = Receiver::scripted(|n, _| {
+        Answer::status(if n == 0 { 500 } else { 204 }).after(Duration::from_millis(if n == 0 {
+            1_000
+        } else {
+            0
+        }))
+    })
+    .await;
+    let more = "[messages.'order.keyed']\ndeduplicate = { window = '1h' }";
+    let gateway = Gateway::start(&config(store, &receiver, more)).await;
+    let ask = |way: &str| {
+        let request = gateway.client().post(gateway.url(&format!("/v1/{way}/order.keyed")));
+        send(request.header("Deduplication-Id", "d").body("x"))
+    };
+    let meanwhile = async {
+        receiver.wait_for(1, SOON).await;
+        for way in ["publish", "invoke"] {
+            assert_eq!(problem(ask(way).await, 409, "duplicate").await["state"], "pending", "{way}");
+        }
+    };
+    let (first, ()) = tokio::join!(ask("invoke"), meanwhile);
+    problem(first, 502, "handler-failed").await;
+    assert_eq!(ask("publish").await.status(), 202);
+    receiver.wait_for(2, SOON).await;
 }
 
 /// C-Address-Onboarding-Bridge#379, devlink#773; microsoft-agentic-harness#127
