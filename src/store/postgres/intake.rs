@@ -208,6 +208,7 @@ fn read(row: &PgRow) -> Result<Row, Fault> {
             causation_id: row.try_get("causation_id")?,
             ..Envelope::default()
         },
+        ..Draft::default()
     };
     let mut problem = None;
     let headers: Option<Json<serde_json::Map<String, serde_json::Value>>> = row.try_get("headers")?;

@@ -216,6 +216,7 @@ fn read(row: &SqliteRow, now: Timestamp) -> Result<Row> {
             causation_id: text(row, "causation_id")?,
             ..Envelope::default()
         },
+        ..Draft::default()
     };
     if let Some(json) = text(row, "headers")? {
         match serde_json::from_str::<std::collections::BTreeMap<String, String>>(&json) {
