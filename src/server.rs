@@ -5,6 +5,7 @@
 //! `/readyz`. Stop, on SIGTERM or SIGINT: the port closes, requests that have begun end, what is held in
 //! memory is given back, attempts under way end within `server.drain_timeout`, what they came to is stored.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ use crate::domain::delivery::{Format, Target};
 use crate::domain::fields;
 use crate::domain::routing::{Route, Table};
 use crate::domain::{Clock, Random};
-use crate::gateway::{Cascades, Destinations, Gateway, Handlers, Parts, Preparer, Routing, Settings};
+use crate::gateway::invoke::{Invoked, Invoker, OnAmbiguous};
+use crate::gateway::{self, Cascades, Destinations, Gateway, Parts, Preparer, Routing, Settings};
 use crate::http::edge::Edge;
 use crate::store::deliveries::Receipt;
 use crate::store::{self, ErrorKind};
@@ -70,21 +72,21 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
     let otlp = config.telemetry.otlp_endpoint.as_ref().map(url::Url::as_str);
     let metrics = Metrics::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
     let traces = Traces::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
-    let messages =
-        Messages::compile(&config).map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?;
+    let preparer =
+        Preparer { metrics: metrics.clone(), traces: traces.clone(), ..preparer(&config, random)? };
     let store = open_store(&config, &clock, &stop).await?;
-    let preparer = Preparer {
-        routing: routing(&config),
-        messages,
-        random,
-        metrics: metrics.clone(),
-        traces: traces.clone(),
-    };
     let cascades =
         Cascades { preparer: preparer.clone(), limits: field_limits(&config), clock: clock.clone() };
     let context = transport_context(&clock, random)?;
     let mut targets = build_targets(&config, &context)?;
-    targets.extend(build_handlers(&config, &context, &cascades.shared())?);
+    let handlers = build_handlers(&config, &context)?;
+    targets.extend(handler_targets(&config, &handlers, &cascades.clone().shared())?);
+    let invoker = Invoker::new(
+        invoked(&config, handlers),
+        cascades,
+        config.idempotency.lease.get(),
+        config.idempotency.max_response.bytes(),
+    );
     let authenticator =
         Arc::new(auth::Credentials::new(&config.auth, clock.clone()).context("auth.jwt: no HTTP client")?);
     let hangup = signal(SignalKind::hangup())?;
@@ -107,6 +109,7 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         store,
         engine,
         preparer,
+        invoker,
         settings: Settings {
             limits: field_limits(&config),
             claim_window: config.deduplication.window.get(),
@@ -232,41 +235,68 @@ fn say_migrated(applied: &[String]) {
     }
 }
 
+/// Every target that the configuration names.
+pub fn targets(config: &Config) -> Vec<Target> {
+    let destinations = config.destinations.keys().map(|name| Target::destination(name));
+    destinations.chain(config.handlers.keys().map(|name| Target::handler(name))).collect()
+}
+
 fn transport_context(clock: &Clock, random: Random) -> anyhow::Result<transport::Context> {
     let proxies = transport::guard::Proxies::from_env().map_err(anyhow::Error::msg)?;
     Ok(transport::Context { clock: clock.clone(), random, proxies })
 }
 
-fn build_handlers(
+/// The handlers by name, as they are called by deliveries and invokes alike.
+type Handlers = BTreeMap<String, Arc<transport::Handler>>;
+
+fn build_handlers(config: &Config, context: &transport::Context) -> anyhow::Result<Handlers> {
+    let max_reply_bytes = config.server.limits.body.bytes();
+    let build = |(name, handler): (&String, &config::Handler)| {
+        let built = transport::Handler::new(handler.clone(), max_reply_bytes, context);
+        let built = built.map_err(|text| anyhow::anyhow!("handlers.{name}: {text}"))?;
+        Ok((name.clone(), Arc::new(built)))
+    };
+    config.handlers.iter().map(build).collect()
+}
+
+fn handler_targets(
     config: &Config,
-    context: &transport::Context,
+    handlers: &Handlers,
     cascade: &Arc<dyn Cascade>,
 ) -> anyhow::Result<Vec<TargetOptions>> {
-    let max_reply_bytes = config.server.limits.body.bytes();
-    config
-        .handlers
-        .iter()
-        .map(|(name, handler)| {
-            let refused = |text: String| anyhow::anyhow!("handlers.{name}: {text}");
-            let deduplicate = handler.deduplication(config.deduplication.window).map_err(refused)?;
-            let transport = transport::Handler::new(handler.clone(), max_reply_bytes, context);
-            Ok(TargetOptions {
-                target: Target::handler(name),
-                timeout: handler.timeout.get(),
-                lease: config.durability.inbox_stale_time.get(),
-                max_in_flight: handler.concurrency as usize,
-                retry: config::destinations::Retry::from(handler.retry).into(),
-                breaker: breaker_settings(handler.breaker),
-                paused: false,
-                transport: Arc::new(transport.map_err(refused)?),
-                handler: Some(HandlerOptions {
-                    deduplicate,
-                    keep_handled: config.durability.keep_handled.get(),
-                    cascade: Arc::clone(cascade),
-                }),
-            })
+    let target = |(name, transport): (&String, &Arc<transport::Handler>)| {
+        let handler = &config.handlers[name];
+        let deduplicate = handler
+            .deduplication(config.deduplication.window)
+            .map_err(|text| anyhow::anyhow!("handlers.{name}.deduplicate.from: {text}"))?;
+        Ok(TargetOptions {
+            target: Target::handler(name),
+            timeout: handler.timeout.get(),
+            lease: config.durability.inbox_stale_time.get(),
+            max_in_flight: handler.concurrency as usize,
+            retry: config::destinations::Retry::from(handler.retry).into(),
+            breaker: breaker_settings(handler.breaker),
+            paused: false,
+            transport: Arc::clone(transport) as transport::Shared,
+            handler: Some(HandlerOptions {
+                deduplicate,
+                keep_handled: config.durability.keep_handled.get(),
+                cascade: Arc::clone(cascade),
+            }),
         })
-        .collect()
+    };
+    handlers.iter().map(target).collect()
+}
+
+fn invoked(config: &Config, handlers: Handlers) -> BTreeMap<String, Invoked> {
+    let invoked = |(name, transport): (String, Arc<transport::Handler>)| {
+        let on_ambiguous = match config.handlers[&name].on_ambiguous {
+            config::handlers::OnAmbiguous::Release => OnAmbiguous::Release,
+            config::handlers::OnAmbiguous::Keep => OnAmbiguous::Keep,
+        };
+        (name, Invoked { transport, on_ambiguous })
+    };
+    handlers.into_iter().map(invoked).collect()
 }
 
 fn breaker_settings(breaker: config::destinations::Breaker) -> breaker::Settings {
@@ -328,14 +358,32 @@ fn routing(config: &Config) -> Routing {
     Routing {
         table: Table::new(routes),
         destinations: Destinations::new(config.destinations.keys().map(String::as_str)),
-        handlers: Handlers::new(
+        handlers: gateway::Handlers::new(
             config.handlers.iter().map(|(name, handler)| (name.as_str(), handler.types.clone())),
         ),
         unroutable: config.routing.unroutable,
     }
 }
 
-fn field_limits(config: &Config) -> fields::Limits {
+/// What is done with messages, but for telemetry: that of `serve` is not this one's.
+pub(crate) fn preparer(config: &Config, random: Random) -> anyhow::Result<Preparer> {
+    Ok(Preparer {
+        routing: routing(config),
+        messages: Messages::compile(config)
+            .map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?,
+        random,
+        metrics: Metrics::new(None).map_err(anyhow::Error::msg)?,
+        traces: Traces::default(),
+    })
+}
+
+/// The URL of the store, which may hold a password.
+pub(crate) fn store_url(config: &Config) -> Arc<String> {
+    config.stores.get("main").cloned().unwrap_or_default().url.expose()
+}
+
+/// What a message's members may be.
+pub fn field_limits(config: &Config) -> fields::Limits {
     let limits = &config.server.limits;
     fields::Limits {
         json_depth: usize::from(limits.json_depth),

@@ -15,6 +15,8 @@ mod support;
 mod auth;
 #[path = "all/config.rs"]
 mod config;
+#[path = "all/dead_letters.rs"]
+mod dead_letters;
 #[path = "all/exactly_once.rs"]
 mod exactly_once;
 #[path = "all/field_outbox.rs"]
@@ -35,6 +37,10 @@ mod http_rate;
 mod http_serve;
 #[path = "all/http_unauthorized.rs"]
 mod http_unauthorized;
+#[path = "all/identity.rs"]
+mod identity;
+#[path = "all/invoke.rs"]
+mod invoke;
 #[path = "all/layering.rs"]
 mod layering;
 #[path = "all/listen.rs"]
@@ -59,6 +65,8 @@ mod scenario_outage;
 mod scenario_schemathesis;
 #[path = "all/scenario_slow.rs"]
 mod scenario_slow;
+#[path = "all/schedules.rs"]
+mod schedules;
 #[path = "all/store_conformance.rs"]
 mod store_conformance;
 #[path = "all/support_selftest.rs"]

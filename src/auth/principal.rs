@@ -76,6 +76,16 @@ impl Principal {
         self.has(|grant| matches!(grant, Grant::Publish { .. }))
     }
 
+    /// To run the handler of messages of this type.
+    pub fn may_invoke(&self, message_type: &str) -> bool {
+        self.has(|grant| matches!(grant, Grant::Invoke(types) if types.matches(message_type)))
+    }
+
+    /// To run some handler.
+    pub fn invokes_anything(&self) -> bool {
+        self.has(|grant| matches!(grant, Grant::Invoke(_)))
+    }
+
     /// Messages, dead letters, targets, claims.
     pub fn may_read(&self) -> bool {
         self.has(|grant| matches!(grant, Grant::OperateRead | Grant::Operate))

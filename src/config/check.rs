@@ -429,7 +429,15 @@ impl Found {
             }
             self.window(&key, policy.window);
         }
-        self.positive(Key::of(["idempotency", "window"]), config.idempotency.window);
+        let key = Key::of(["idempotency"]);
+        self.positive(key.name("window"), config.idempotency.window);
+        let least = Duration::from_secs(1);
+        if config.idempotency.lease < least {
+            self.add(key.name("lease"), format!("is at least {least}"));
+        }
+        if config.idempotency.max_response.0 > 64 << 20 {
+            self.add(key.name("max_response"), "is at most 64MiB");
+        }
     }
 
     fn telemetry(&mut self, config: &Config) {

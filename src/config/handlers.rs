@@ -44,6 +44,22 @@ pub struct Handler {
     /// not run. Left out: only a message that comes again under its publisher's id is recognised.
     #[serde(default)]
     pub deduplicate: Option<HandlerDeduplicate>,
+    /// What becomes of an invoke's Idempotency-Key when it is not known whether the handler did its work (no
+    /// answer in time, or the connection was lost): `release` (it may run again, once this run can no longer go
+    /// on) or `keep` (it does not run again within `idempotency.window`).
+    #[serde(default)]
+    pub on_ambiguous: OnAmbiguous,
+}
+
+/// What becomes of an invoke's key when it is not known whether the handler did its work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnAmbiguous {
+    /// It is given back when the handler's connection has ended, or after twice its timeout.
+    #[default]
+    Release,
+    /// It is kept, and answered 409 `response-not-kept`.
+    Keep,
 }
 
 fn timeout() -> Duration {

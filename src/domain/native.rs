@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::fields::{self, FieldError, format_time};
 use super::forms::{self, Context, Error, Reader};
-use super::message::{Draft, DraftDeduplication, Message};
+use super::message::{BodyAt, Draft, DraftDeduplication, Message};
 use super::{Limits, Place, Timestamp, duration, json, media};
 
 pub(super) const JSON: &str = "application/json";
@@ -100,10 +100,12 @@ fn read(raw: &RawValue, prefix: &str, context: Context<'_>) -> Result<Draft, Vec
         (_, Some(bytes)) => {
             draft.envelope.content_type.get_or_insert_with(|| OCTETS.to_owned());
             draft.body = bytes;
+            draft.body_at = BodyAt::Encoded("/dataBase64");
         }
         (Some(data), None) => {
             let content_type = draft.envelope.content_type.get_or_insert_with(|| JSON.to_owned());
             draft.body = forms::data(&mut reader, data, content_type, context.carry).unwrap_or_default();
+            draft.body_at = BodyAt::Member("/data");
         }
         (None, None) => {}
     }
@@ -185,14 +187,22 @@ pub fn write_members(object: &mut json::ObjectWriter, message: &Message) {
 }
 
 fn write_body(object: &mut json::ObjectWriter, message: &Message) {
-    let content_type = message.envelope.content_type.as_deref();
-    if message.body.is_empty() && content_type.is_none() {
+    if message.body.is_empty() && message.envelope.content_type.is_none() {
         return;
     }
-    match content_type.is_none_or(media::is_json).then(|| json::document(&message.body)) {
-        Some(Ok(raw)) => object.raw("data", &json::compact(raw.get())),
-        _ => object.text("dataBase64", &STANDARD.encode(&message.body)),
+    match json_body(message) {
+        Some(json) => object.raw("data", &json),
+        None => object.text("dataBase64", &STANDARD.encode(&message.body)),
     };
+}
+
+/// The body as JSON without white space between its tokens; `None` where it is none, or is not to be read as
+/// such.
+pub fn json_body(message: &Message) -> Option<String> {
+    if !message.envelope.content_type.as_deref().is_none_or(media::is_json) {
+        return None;
+    }
+    json::document(&message.body).ok().map(|raw| json::compact(raw.get()))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::domain::Timestamp;
 use crate::domain::delivery::{Target, TargetKind};
 use crate::domain::identity::OnDuplicate;
 use crate::store::accept::{self, MessageOutcome};
+use crate::store::claims::ClaimState;
 
 /// What of each message the answer tells, whatever becomes of it.
 #[derive(Clone, Debug)]
@@ -57,8 +58,13 @@ impl Renderer {
     }
 
     /// Whether these outcomes refuse the request: a single message whose type answers duplicates with a
-    /// conflict.
+    /// conflict; or a message whose work somebody is still at, who may fail: to acknowledge it as a duplicate
+    /// could lose it.
     pub fn refuses(&self, outcomes: &[MessageOutcome]) -> bool {
+        let in_flight = |outcome: &MessageOutcome| matches!(outcome, MessageOutcome::Duplicate(first) if first.claim.state == ClaimState::Claimed);
+        if outcomes.iter().any(in_flight) {
+            return true;
+        }
         self.form == Form::Single
             && matches!(outcomes, [MessageOutcome::Duplicate(_)])
             && self.elements[0].on_duplicate == OnDuplicate::Conflict
@@ -95,7 +101,11 @@ impl Element {
                 // A duplicate of another tenant's is told without its id.
                 answer.id =
                     if first.claim.tenant == self.tenant { first.claim.message_id.clone() } else { None };
-                answer.state = Some(first.state.as_str().to_owned());
+                let state = match first.claim.state {
+                    ClaimState::Claimed => accept::MessageState::Pending,
+                    ClaimState::Confirmed => first.state,
+                };
+                answer.state = Some(state.as_str().to_owned());
                 answer.first_seen_at = Some(first.claim.first_seen_at);
                 answer.expires_at = Some(first.claim.expires_at);
             }

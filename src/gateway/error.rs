@@ -7,6 +7,19 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 pub use crate::domain::Place;
 
+/// How a handler failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandlerFailure {
+    /// It answered this status.
+    Answered(u16),
+    /// It did not get the request.
+    Unreachable,
+    /// The connection ended before the answer was there.
+    Lost,
+    /// Its reply publishes what cannot be accepted.
+    Reply,
+}
+
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum Error {
     #[error("malformed request: {detail}")]
@@ -58,6 +71,10 @@ pub enum Error {
     Overloaded { retry_after: Duration },
     #[error("outcome unknown")]
     OutcomeUnknown { retry_after: Duration },
+    #[error("handler failed: {detail}")]
+    HandlerFailed { detail: String, failure: HandlerFailure },
+    #[error("handler timeout")]
+    HandlerTimeout { timeout: Duration },
     /// A defect; already logged.
     #[error("internal error")]
     Internal,

@@ -6,8 +6,10 @@
 mod answer;
 mod cascade;
 pub mod claims;
+pub mod dead_letters;
 pub mod error;
 pub mod explain;
+pub mod invoke;
 mod prepare;
 pub mod publish;
 pub mod readiness;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cascade::Cascades;
-pub use error::{Error, Place, Result};
+pub use error::{Error, HandlerFailure, Place, Result};
 pub use prepare::Preparer;
 pub use routing::{Destinations, Handlers, Routing};
 
@@ -36,6 +38,7 @@ pub struct Gateway {
     pub(crate) acceptor: Acceptor,
     pub(crate) engine: Engine,
     pub(crate) preparer: Preparer,
+    pub(crate) invoker: invoke::Invoker,
     pub(crate) settings: Settings,
     pub(crate) clock: Clock,
     pub(crate) random: Random,
@@ -59,6 +62,7 @@ pub struct Parts {
     pub store: store::Shared,
     pub engine: Engine,
     pub preparer: Preparer,
+    pub invoker: invoke::Invoker,
     pub settings: Settings,
     pub clock: Clock,
     pub random: Random,
@@ -74,6 +78,7 @@ impl Gateway {
             store: parts.store,
             engine: parts.engine,
             preparer: parts.preparer,
+            invoker: parts.invoker,
             settings: parts.settings,
             clock: parts.clock,
             random: parts.random,

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::answer::Element;
 use super::{Error, Result, Routing};
 use crate::auth::Principal;
@@ -48,6 +50,16 @@ pub(super) struct Prepared {
     pub stored: accept::Message,
 }
 
+/// A message that a handler is about to be invoked with.
+pub(super) struct PreparedInvoke {
+    pub message: Arc<Message>,
+    pub row_id: Uuid,
+    pub work: Option<WorkClaim>,
+    /// Where the deduplication id comes from.
+    pub source: Option<&'static str>,
+    pub on_duplicate: OnDuplicate,
+}
+
 /// The messages of one request, in order.
 #[derive(Default)]
 pub(super) struct Batch {
@@ -88,14 +100,7 @@ impl Preparer {
                 ),
             });
         }
-        if by.way == Way::Request
-            && by.idempotency_key.is_none()
-            && self.messages.key_required.contains(&draft.kind)
-        {
-            return Err(Error::IdempotencyKeyMissing {
-                detail: format!("Messages of type `{}` need an `Idempotency-Key` header.", draft.kind),
-            });
-        }
+        self.check_key(by, &draft)?;
         self.check_schema(&draft)?;
         let targets = self.routing.targets(principal, &draft)?;
         if targets.is_empty() {
@@ -105,27 +110,9 @@ impl Preparer {
         let enforcement = self.messages.identity.enforcement(&draft.kind);
         let claim = work_claim(principal, &draft.kind, derived.as_ref(), enforcement)?;
         let row_id = self.random.uuid_v7(now);
-        let deliver_at = draft.deliver_at.or_else(|| draft.delay.map(|delay| later(now, delay)));
-        let mut envelope = draft.envelope;
-        let (parent, state) = (envelope.traceparent.as_deref(), envelope.tracestate.as_deref());
-        envelope.traceparent = self.traces.continue_from(parent, state, self.random);
-        if envelope.traceparent.is_none() {
-            envelope.tracestate = None;
-        }
         let source = derived.as_ref().map(|derived| derived.source.as_str());
-        let message = Arc::new(Message {
-            id: draft.id.unwrap_or_else(|| row_id.to_string()),
-            kind: draft.kind,
-            tenant: principal.tenant.clone(),
-            body: draft.body,
-            deduplication_id: derived.map(|derived| derived.id),
-            partition_key: draft.partition_key,
-            correlation_id: draft.correlation_id,
-            deliver_at,
-            deliver_by: draft.deliver_by,
-            accepted_at: now,
-            envelope,
-        });
+        let message = self.message(principal, draft, row_id, derived, now);
+        let deliver_at = message.deliver_at;
         let element = Element {
             id: message.id.clone(),
             kind: message.kind.clone(),
@@ -142,11 +129,71 @@ impl Preparer {
         Ok(Prepared { element, stored })
     }
 
-    /// Checks the data against the schema of its type, where it has one. Where the data stands in the request's
-    /// body is known to the form only; the places begin at the data's root.
+    /// The message that a handler is invoked with, and the claim of its work. It has no rows.
+    ///
+    /// # Errors
+    /// `SchemaViolation`, `IdempotencyKeyMissing`, `DeduplicationIdMissing`.
+    pub(super) fn prepare_invoke(&self, by: &By<'_>, draft: Draft, now: Timestamp) -> Result<PreparedInvoke> {
+        self.check_key(by, &draft)?;
+        self.check_schema(&draft)?;
+        let derived = self.derive(by, &draft);
+        let enforcement = self.messages.identity.enforcement(&draft.kind);
+        let work = work_claim(by.principal, &draft.kind, derived.as_ref(), enforcement)?;
+        let row_id = self.random.uuid_v7(now);
+        let source = derived.as_ref().map(|derived| derived.source.as_str());
+        let message = self.message(by.principal, draft, row_id, derived, now);
+        let on_duplicate =
+            enforcement.map_or(OnDuplicate::Acknowledge, |enforcement| enforcement.on_duplicate);
+        Ok(PreparedInvoke { message, row_id, work, source, on_duplicate })
+    }
+
+    fn message(
+        &self,
+        principal: &Principal,
+        draft: Draft,
+        row_id: Uuid,
+        derived: Option<Derived>,
+        now: Timestamp,
+    ) -> Arc<Message> {
+        let deliver_at = draft.deliver_at.or_else(|| draft.delay.map(|delay| later(now, delay)));
+        let mut envelope = draft.envelope;
+        let (parent, state) = (envelope.traceparent.as_deref(), envelope.tracestate.as_deref());
+        envelope.traceparent = self.traces.continue_from(parent, state, self.random);
+        if envelope.traceparent.is_none() {
+            envelope.tracestate = None;
+        }
+        Arc::new(Message {
+            id: draft.id.unwrap_or_else(|| row_id.to_string()),
+            kind: draft.kind,
+            tenant: principal.tenant.clone(),
+            body: draft.body,
+            deduplication_id: derived.map(|derived| derived.id),
+            partition_key: draft.partition_key,
+            correlation_id: draft.correlation_id,
+            deliver_at,
+            deliver_by: draft.deliver_by,
+            accepted_at: now,
+            envelope,
+        })
+    }
+
+    fn check_key(&self, by: &By<'_>, draft: &Draft) -> Result<()> {
+        if by.way == Way::Request
+            && by.idempotency_key.is_none()
+            && self.messages.key_required.contains(&draft.kind)
+        {
+            return Err(Error::IdempotencyKeyMissing {
+                detail: format!("Messages of type `{}` need an `Idempotency-Key` header.", draft.kind),
+            });
+        }
+        Ok(())
+    }
+
+    /// Checks the data against the schema of its type, where it has one. The places are pointers into what the
+    /// publisher sent.
     pub(super) fn check_schema(&self, draft: &Draft) -> Result<()> {
         let Some(schema) = self.messages.schemas.get(&draft.kind) else { return Ok(()) };
-        schema.check(&draft.body, "").map_err(|errors| Error::SchemaViolation {
+        schema.check(&draft.body, draft.body_at).map_err(|errors| Error::SchemaViolation {
             detail: format!("The data violates the schema of `{}`; `errors` lists where.", draft.kind),
             errors,
         })

@@ -190,7 +190,7 @@ impl Gateway {
             .collect()
     }
 
-    fn request_claim(&self, principal: &Principal, key: &RequestKey) -> accept::RequestClaim {
+    pub(super) fn request_claim(&self, principal: &Principal, key: &RequestKey) -> accept::RequestClaim {
         let caller = principal.identity();
         let scope = [principal.tenant.as_str(), caller.as_str(), key.method.as_str(), key.path.as_str()];
         accept::RequestClaim {

@@ -47,6 +47,7 @@ macro_rules! kinds {
 
 kinds! {
     Publishes = "publish:TYPE", Principal::publishes_anything;
+    Invokes = "invoke:TYPE", Principal::invokes_anything;
     Reads = "operate:read", Principal::may_read;
     Operates = "operate:write", Principal::may_write;
     Claims = "claim:SCOPE", Principal::claims_anything;

@@ -82,7 +82,7 @@ enum State_ {
 
 /// Find messages
 ///
-/// Those that still have deliveries, the newest last, a page at a time.
+/// Those that still have deliveries (with `state=dead`: dead letters), the newest last, a page at a time.
 #[utoipa::path(
     get,
     path = "/v1/messages",
@@ -101,13 +101,7 @@ pub async fn list_messages(
 }
 
 fn filters(mut query: Query) -> Result<status::Query, Problem> {
-    let limit = match query.take("limit") {
-        None => None,
-        Some(text) => match text.parse::<i32>().map(u32::try_from) {
-            Ok(Ok(limit)) if limit > 0 => Some(limit),
-            _ => return Err(Problem::malformed_at("query limit", "has to be a whole number from 1 on")),
-        },
-    };
+    let limit = query.take_limit()?;
     let filters = status::Query {
         state: query.take("state"),
         kind: query.take("type"),

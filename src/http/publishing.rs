@@ -21,7 +21,7 @@ use crate::gateway::publish::{Answer, AnswerKind, Call, Form, Replayed, RequestK
 /// The identity of a request (draft-ietf-httpapi-idempotency-key-header).
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// On an answer that is an earlier request's.
-const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// Hands the drafts in and answers after the commit.
 pub async fn publish(
@@ -41,7 +41,7 @@ pub async fn publish(
 }
 
 /// The request's identity, where it has a key: one that cannot be read never counts as none.
-fn request_key(input: &Input) -> Result<Option<RequestKey>, Problem> {
+pub fn request_key(input: &Input) -> Result<Option<RequestKey>, Problem> {
     let lines = input.headers.get_all(IDEMPOTENCY_KEY).iter().map(HeaderValue::as_bytes);
     let key = idempotency::parse_key(lines).map_err(|detail| Error::IdempotencyKeyMalformed { detail })?;
     Ok(key.map(|key| {
@@ -230,4 +230,35 @@ pub struct MemberHeaders {
     /// `publish:TYPE@DESTINATION`.
     #[param(rename = "Destinations", nullable = false, example = "orders, audit")]
     destinations: Option<String>,
+}
+
+/// A message's members as headers, where it is handed to one handler.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Header)]
+#[allow(dead_code)] // documentation
+pub struct HandedMembers {
+    /// The message's id; a UUIDv7 if left out. It is no key: the same id may be published again.
+    #[param(rename = "Message-Id", nullable = false, min_length = 1, max_length = 255)]
+    message_id: Option<String>,
+    /// What the message comes from, e.g. a URI.
+    #[param(rename = "Source", nullable = false, min_length = 1, max_length = 1024)]
+    source: Option<String>,
+    /// What the message is about, within its source.
+    #[param(rename = "Subject", nullable = false, min_length = 1, max_length = 1024)]
+    subject: Option<String>,
+    /// The identity of the work that the message asks for. Empty: no rule derives one.
+    #[param(rename = "Deduplication-Id", nullable = false, max_length = 512)]
+    deduplication_id: Option<String>,
+    /// Messages with the same key keep their order on ordered destinations.
+    #[param(rename = "Partition-Key", nullable = false, min_length = 1, max_length = 255)]
+    partition_key: Option<String>,
+    /// What this message and others belong to.
+    #[param(rename = "Correlation-Id", nullable = false, min_length = 1, max_length = 255)]
+    correlation_id: Option<String>,
+    /// The id of the message that caused this one.
+    #[param(rename = "Causation-Id", nullable = false, min_length = 1, max_length = 255)]
+    causation_id: Option<String>,
+    /// Not after this moment, which may not be past.
+    #[param(rename = "Deliver-By", nullable = false)]
+    deliver_by: Option<chrono::DateTime<chrono::Utc>>,
 }

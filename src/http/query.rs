@@ -35,6 +35,15 @@ impl Query {
         Some(self.pairs.swap_remove(place).1)
     }
 
+    /// The parameter `limit`: a whole number from 1 on.
+    pub fn take_limit(&mut self) -> Result<Option<u32>, Problem> {
+        let Some(text) = self.take("limit") else { return Ok(None) };
+        match text.parse::<i32>().map(u32::try_from) {
+            Ok(Ok(limit)) if limit > 0 => Ok(Some(limit)),
+            _ => Err(Problem::malformed_at("query limit", "has to be a whole number from 1 on")),
+        }
+    }
+
     /// Refuses what nobody took.
     pub fn finish(self) -> Result<(), Problem> {
         if self.pairs.is_empty() {

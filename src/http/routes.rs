@@ -7,8 +7,8 @@ use axum::routing::{self, MethodFilter, MethodRouter};
 
 use super::app::App;
 use super::{
-    claims, docs, explain, health, messages, metrics, problem, publish, publish_batch, publish_by_type,
-    targets,
+    claims, dead_letters, docs, explain, health, invoke, messages, metrics, problem, publish, publish_batch,
+    publish_by_type, targets,
 };
 
 /// An operation that the OpenAPI document describes.
@@ -25,12 +25,19 @@ pub fn operations() -> Vec<Route> {
         post("/v1/publish/{type}", publish_by_type::publish_message_of_type),
         post("/v1/publish-batch", publish_batch::publish_batch),
         post("/v1/explain", explain::explain_message),
+        post("/v1/invoke/{type}", invoke::invoke_handler),
         get("/v1/messages", messages::list_messages),
         get("/v1/messages/{id}", messages::get_message),
         delete("/v1/messages/{id}", messages::cancel_message),
         get("/v1/targets", targets::list_targets),
         post("/v1/targets/{name}/pause", targets::pause_target),
         post("/v1/targets/{name}/resume", targets::resume_target),
+        get("/v1/dead-letters", dead_letters::list_dead_letters),
+        get("/v1/dead-letters/summary", dead_letters::summarise_dead_letters),
+        post("/v1/dead-letters/replay", dead_letters::replay_dead_letters),
+        post("/v1/dead-letters/discard", dead_letters::discard_dead_letters),
+        get("/v1/dead-letters/{id}", dead_letters::get_dead_letter),
+        patch("/v1/dead-letters/{id}", dead_letters::edit_dead_letter),
         post("/v1/claims", claims::take_claim),
         get("/v1/claims", claims::get_claim),
         post("/v1/claims/renew", claims::renew_claim),
@@ -65,4 +72,8 @@ fn post<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route
 
 fn delete<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route {
     Route { method: Method::DELETE, path, endpoint: routing::on(MethodFilter::DELETE, handler) }
+}
+
+fn patch<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route {
+    Route { method: Method::PATCH, path, endpoint: routing::on(MethodFilter::PATCH, handler) }
 }

@@ -65,6 +65,28 @@ pub struct NewMessage {
     destinations: Option<Vec<DestinationName>>,
 }
 
+/// What of a dead letter's message can be changed; what is left out stays.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(example = json!({"data": {"orderId": 1017}}))]
+#[allow(dead_code)] // documentation
+pub struct DeadLetterEdit {
+    /// The data, any JSON value; carried as it stands. Not together with `dataBase64`.
+    data: Option<Value>,
+    /// The data as bytes, in base64.
+    #[schema(value_type = Option<String>, format = Byte)]
+    data_base64: Option<String>,
+    #[schema(
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+/[A-Za-z0-9!#$%&'*+.^_`|~-]+( *;[ -~]*)?$"
+    )]
+    content_type: Option<String>,
+    /// All the headers of its own that the message has from now on.
+    #[schema(value_type = Option<BTreeMap<OwnHeaderName, OwnHeaderValue>>)]
+    headers: Option<BTreeMap<String, String>>,
+}
+
 /// A token (RFC 9110), in lower case.
 #[derive(ToSchema, PartialEq, Eq, PartialOrd, Ord)]
 #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]

@@ -10,6 +10,7 @@
 
 pub mod accept;
 pub mod claims;
+pub mod dead_letters;
 pub mod deliveries;
 pub mod error;
 pub mod group;
@@ -23,12 +24,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use crate::domain::claim::ClaimKey;
 use crate::domain::delivery::Target;
 use crate::domain::{RowKey, Token};
 pub use error::{Error, ErrorKind, Result};
-pub use registry::{Options, Pooler, migration_sql, open};
+pub use registry::{Options, Pooler, embedded_file, migration_sql, open};
 
 /// A store, ready to be shared.
 pub type Shared = Arc<dyn Store>;
@@ -91,7 +93,8 @@ pub trait Store: Send + Sync + 'static {
     /// when nothing is left of it.
     async fn message(&self, tenant: &str, id: &str) -> Result<Option<status::MessageStatus>>;
 
-    /// Messages that still have rows, by newest acceptance last, a page at a time.
+    /// Messages that still have rows (with the state `dead`: dead letters), by newest acceptance last, a page
+    /// at a time.
     async fn messages(&self, query: &status::MessageQuery) -> Result<status::MessagePage>;
 
     /// Deletes a message's rows if all of them are `scheduled`, and frees its deduplication claim, in one step.
@@ -132,6 +135,49 @@ pub trait Store: Send + Sync + 'static {
     /// Ends work in one commit: settles its delivery, confirms or releases its claims, stores what it
     /// published. Whatever of it is no longer held, fences all of it.
     async fn conclude(&self, conclusion: &inbox::Conclusion) -> Result<inbox::Concluded>;
+
+    // --- dead letters ---
+
+    /// A page of a tenant's dead letters, oldest first. Those that are there all the while come exactly once.
+    async fn dead_letters(&self, query: &dead_letters::Query) -> Result<dead_letters::Page>;
+
+    /// One of a tenant's dead letters.
+    async fn dead_letter(&self, tenant: &str, id: Uuid) -> Result<Option<dead_letters::DeadLetter>>;
+
+    /// Changes the message of a dead letter; answers with what it is now. `None`: there is none.
+    async fn edit_dead_letter(
+        &self,
+        tenant: &str,
+        id: Uuid,
+        edit: &dead_letters::Edit,
+    ) -> Result<Option<dead_letters::DeadLetter>>;
+
+    /// Moves up to `limit` dead letters back to the queue in one commit, those of the messages that were
+    /// accepted first before others and due in this order: due now, never tried, without their `deliver_by`.
+    /// One whose work another message has claimed stays, unless that is not to matter; its own message's claim
+    /// never matters. Returns what was moved, by target.
+    async fn replay_dead_letters(&self, replay: &dead_letters::Replay) -> Result<Vec<(Target, u64)>>;
+
+    /// What of the selection [`replay_dead_letters`](Self::replay_dead_letters) would move if it had no limit.
+    async fn count_replayable(&self, replay: &dead_letters::Replay) -> Result<u64>;
+
+    /// Up to `limit` of those of the selection that it would leave, whatever the limit, and why.
+    async fn hindrances(&self, replay: &dead_letters::Replay) -> Result<Vec<dead_letters::Hindrance>>;
+
+    /// Deletes up to `limit` dead letters in one commit, with the claims of their work where wished. Returns
+    /// how many.
+    async fn discard_dead_letters(
+        &self,
+        selection: &dead_letters::Selection,
+        claims: dead_letters::Claims,
+        limit: u32,
+    ) -> Result<u64>;
+
+    /// How many dead letters a selection has.
+    async fn count_dead_letters(&self, selection: &dead_letters::Selection) -> Result<u64>;
+
+    /// A tenant's dead letters by type, target and kind of error.
+    async fn summarise_dead_letters(&self, tenant: &str) -> Result<Vec<dead_letters::Group>>;
 
     // --- keeping house ---
 

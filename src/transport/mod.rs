@@ -9,8 +9,10 @@
 //! Many calls run at once (up to the destination's `max_in_flight`); each ends within the destination's
 //! `timeout`, which the caller enforces as well.
 
+mod answer;
 pub mod guard;
 mod handler;
+mod headers;
 mod rabbitmq;
 pub mod registry;
 mod settings;

@@ -14,8 +14,9 @@ use oncegate::domain::message::Draft;
 use oncegate::domain::retry::Backoff;
 use oncegate::domain::routing::{Route, Table, Unroutable};
 use oncegate::domain::{Clock, Random, fields};
+use oncegate::gateway::invoke::Invoker;
 use oncegate::gateway::publish::{Call, Form};
-use oncegate::gateway::{Destinations, Gateway, Handlers, Parts, Preparer, Routing, Settings};
+use oncegate::gateway::{Cascades, Destinations, Gateway, Handlers, Parts, Preparer, Routing, Settings};
 use oncegate::store::status::MessageQuery;
 use oncegate::telemetry::Metrics;
 use oncegate::telemetry::trace::Traces;
@@ -140,16 +141,20 @@ fn gateway_on(store: store::Shared, targets: Vec<TargetOptions>) -> Arc<Gateway>
         table: Table::new(vec![Route { types: vec!["*".parse().unwrap()], targets: names }]),
         unroutable: Unroutable::Refuse,
     };
+    let preparer = Preparer {
+        routing,
+        messages: Messages::default(),
+        random,
+        metrics: metrics.clone(),
+        traces: Traces::default(),
+    };
+    let (limits, cascading) = (fields::Limits::default(), clock.clone());
+    let cascades = Cascades { preparer: preparer.clone(), limits, clock: cascading };
     Gateway::new(Parts {
         store,
         engine,
-        preparer: Preparer {
-            routing,
-            messages: Messages::default(),
-            random,
-            metrics: metrics.clone(),
-            traces: Traces::default(),
-        },
+        invoker: Invoker::new(std::collections::BTreeMap::new(), cascades, Duration::from_secs(60), 1_024),
+        preparer,
         settings: Settings {
             limits: fields::Limits::default(),
             claim_window: Duration::from_secs(60),

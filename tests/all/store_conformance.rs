@@ -12,6 +12,8 @@ mod backends;
 mod build;
 #[path = "store_conformance/claims.rs"]
 mod claims;
+#[path = "store_conformance/dead_letters.rs"]
+mod dead_letters;
 #[path = "store_conformance/delivering.rs"]
 mod delivering;
 #[path = "store_conformance/handling.rs"]
@@ -114,6 +116,25 @@ macro_rules! conforms {
                     what_is_on_its_way_cannot_be_cancelled
                     cancelling_leaves_the_claim_of_another_message
                     a_pause_is_for_all_and_remembered;
+                dead_letters:
+                    they_are_listed_oldest_first_a_page_at_a_time
+                    pages_neither_repeat_nor_skip_while_rows_come_and_go
+                    a_page_ends_before_its_bodies_are_too_large
+                    they_are_found_by_what_they_are
+                    those_of_another_tenant_are_not_there
+                    one_is_edited_and_keeps_the_rest
+                    a_replay_moves_the_row_whole_and_starts_anew
+                    a_replay_has_the_order_of_first_acceptance
+                    a_replay_is_bounded_and_says_what_remains
+                    a_replay_is_no_duplicate_of_its_own_first_try
+                    work_that_another_message_took_is_a_duplicate_unless_forced
+                    what_has_no_target_any_more_stays
+                    whoever_still_settles_the_old_row_settles_nothing
+                    a_message_may_die_and_be_replayed_many_times
+                    replays_at_once_move_each_row_once
+                    a_discard_frees_its_own_claim_only
+                    they_are_summarised
+                    messages_with_dead_letters_are_listed;
                 keeping_house:
                     what_is_over_is_purged
                     what_is_not_over_is_kept

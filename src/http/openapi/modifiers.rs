@@ -83,7 +83,16 @@ fn capitalised(word: &str) -> String {
 }
 
 /// Schemas of requests: their optional members may be null.
-const REQUESTS: [&str; 4] = ["NewMessage", "CloudEvent", "ClaimRequest", "ClaimRenewal"];
+const REQUESTS: [&str; 8] = [
+    "NewMessage",
+    "CloudEvent",
+    "ClaimRequest",
+    "ClaimRenewal",
+    "DeadLetterEdit",
+    "DeadLetterFilter",
+    "ReplayRequest",
+    "DiscardRequest",
+];
 
 /// An optional member of an answer is left out and never null.
 pub struct NoNulls;

@@ -101,6 +101,9 @@ kinds! {
     INTERNAL = INTERNAL_SERVER_ERROR "internal" "The gateway has a defect",
         "The gateway met a state that it should never be in. The log holds the reason under the request's id.",
         "Repeat the request, and tell the operator the `requestId` if it goes on.";
+    HANDLER_FAILED = BAD_GATEWAY "handler-failed" "The handler failed",
+        "The handler was not reached, its connection was lost, it answered 5xx, or its reply publishes what cannot be accepted. `Proxy-Status` tells which.",
+        "Repeat the request, with the same Idempotency-Key. If the connection was lost, the key is in flight until twice the handler's timeout has passed.";
     STORE_UNAVAILABLE = SERVICE_UNAVAILABLE "store-unavailable" "The store cannot be used just now",
         "The gateway cannot reach its database, or not write to it. Nothing of the request was stored.",
         "Repeat the request after `Retry-After`.";
@@ -110,6 +113,9 @@ kinds! {
     OUTCOME_UNKNOWN = SERVICE_UNAVAILABLE "outcome-unknown" "Whether it was stored is not known",
         "The database's answer to the commit was lost: the request may or may not be stored.",
         "Repeat it after `Retry-After`. With an Idempotency-Key or a deduplication id that is safe; without one it may publish twice.";
+    HANDLER_TIMEOUT = GATEWAY_TIMEOUT "handler-timeout" "The handler did not answer in time",
+        "The handler got the request and did not answer within its `timeout`. Whether it did its work is not known.",
+        "Repeat the request with the same Idempotency-Key: it is in flight (409) until the handler's connection ends or twice its timeout has passed, and then runs again, unless the configuration keeps it.";
 }
 
 /// The kind that an answer of this status, made by something below the handlers, comes closest to.

@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, header};
 
 use super::{Problem, internal, kinds};
 use crate::domain::forms;
-use crate::gateway::{self, Error};
+use crate::gateway::{self, Error, HandlerFailure};
 
 impl From<gateway::Error> for Problem {
     fn from(error: gateway::Error) -> Self {
@@ -68,6 +68,20 @@ impl From<gateway::Error> for Problem {
                 "The database's answer to the commit was lost. Repeat the request after `Retry-After`: safe with an Idempotency-Key or a deduplication id; without one it may publish twice.",
             )
             .retry_after(retry_after),
+            Error::HandlerFailed { detail, failure } => {
+                let said = match failure {
+                    HandlerFailure::Answered(status) => format!("oncegate; received-status={status}"),
+                    HandlerFailure::Unreachable => "oncegate; error=destination_unavailable".to_owned(),
+                    HandlerFailure::Lost => "oncegate; error=connection_terminated".to_owned(),
+                    HandlerFailure::Reply => "oncegate; error=http_protocol_error".to_owned(),
+                };
+                Self::new(kinds::HANDLER_FAILED, detail).proxy_status(&said)
+            }
+            Error::HandlerTimeout { timeout } => Self::new(
+                kinds::HANDLER_TIMEOUT,
+                format!("The handler did not answer within {timeout:?}; whether it did its work is not known."),
+            )
+            .proxy_status("oncegate; error=http_response_timeout"),
             Error::Internal => internal(),
         }
     }

@@ -86,6 +86,14 @@ impl Problem {
         self.header(header::RETRY_AFTER, seconds.max(1).into())
     }
 
+    /// `Proxy-Status` (RFC 9209).
+    fn proxy_status(self, value: &str) -> Self {
+        match HeaderValue::try_from(value) {
+            Ok(value) => self.header(HeaderName::from_static("proxy-status"), value),
+            Err(_) => self,
+        }
+    }
+
     pub fn kind(&self) -> &'static Kind {
         self.0.kind
     }
@@ -132,12 +140,17 @@ impl IntoResponse for Problem {
     }
 }
 
+/// On a response that is somebody else's (a handler's): no problem is made of it.
+#[derive(Clone, Copy, Debug)]
+pub struct AsItIs;
+
 /// Writes the body of a response that is a [`Problem`], or that is an error of something below the handlers
 /// (the router, an extractor), which then becomes one. Every other response is left as it is.
 pub fn render(response: Response, request_id: &str) -> Response {
     let (mut parts, body) = response.into_parts();
     let problem = match parts.extensions.remove::<Problem>() {
         Some(problem) => problem,
+        None if parts.extensions.get::<AsItIs>().is_some() => return Response::from_parts(parts, body),
         None if parts.status.is_client_error() || parts.status.is_server_error() => foreign(parts.status),
         None => return Response::from_parts(parts, body),
     };

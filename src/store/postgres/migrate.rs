@@ -28,7 +28,8 @@ macro_rules! migration {
 }
 
 /// In order; the number is the place, from 1.
-const MIGRATIONS: [(&str, &str); 1] = [migration!(1, "0001_initial")];
+const MIGRATIONS: [(&str, &str); 2] =
+    [migration!(1, "0001_initial"), migration!(2, "0002_dead_letter_indexes")];
 
 /// Where applied migrations are remembered; the row 0 is the lock.
 const BOOTSTRAP: &str = "\

@@ -13,6 +13,7 @@ mod accept;
 mod claims;
 mod clock;
 mod connect;
+mod dead_letters;
 mod deliveries;
 mod error;
 mod floors;
@@ -33,6 +34,7 @@ use self::floors::Floors;
 use self::pool::Pool;
 use super::accept::{Outcome, Request};
 use super::claims::{Claim, Claimed, NewClaim};
+use super::dead_letters::{Claims, DeadLetter, Edit, Group, Hindrance, Page, Query, Replay, Selection};
 use super::deliveries::{Settled, Settlement, Take, Taken};
 use super::inbox::{Concluded, Conclusion, Handling, Held};
 use super::status::{
@@ -42,6 +44,7 @@ use super::{Error, ErrorKind, Options, Result, Shared, Store};
 use crate::domain::claim::ClaimKey;
 use crate::domain::delivery::Target;
 use crate::domain::{RowKey, Token};
+use uuid::Uuid;
 
 pub(super) use self::migrate::migration_sql;
 
@@ -65,6 +68,16 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("claims::RENEW", claims::RENEW),
     ("claims::CONFIRM", claims::CONFIRM),
     ("claims::RELEASE", claims::RELEASE),
+    ("dead_letters::LIST", dead_letters::LIST),
+    ("dead_letters::ONE", dead_letters::ONE),
+    ("dead_letters::LOCK", dead_letters::LOCK),
+    ("dead_letters::EDIT", dead_letters::EDIT),
+    ("dead_letters::REPLAY", dead_letters::REPLAY),
+    ("dead_letters::REPLAYABLE", dead_letters::REPLAYABLE),
+    ("dead_letters::HINDRANCES", dead_letters::HINDRANCES),
+    ("dead_letters::DISCARD", dead_letters::DISCARD),
+    ("dead_letters::COUNT", dead_letters::COUNT),
+    ("dead_letters::SUMMARY", dead_letters::SUMMARY),
     ("deliveries::TAKE", deliveries::TAKE),
     ("deliveries::GIVE_BACK", deliveries::GIVE_BACK),
     ("deliveries::DUE_IN", deliveries::DUE_IN),
@@ -92,6 +105,7 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("status::BACKLOG", status::BACKLOG),
     ("status::MESSAGE", status::MESSAGE),
     ("status::PAGE", status::PAGE),
+    ("status::PAGE_OF_DEAD", status::PAGE_OF_DEAD),
     ("status::MESSAGES", status::MESSAGES),
     ("status::CANCEL", status::CANCEL),
     ("status::PAUSED", status::PAUSED),
@@ -229,6 +243,46 @@ impl Store for Handle {
     async fn conclude(&self, conclusion: &Conclusion) -> Result<Concluded> {
         let conclusion = conclusion.clone();
         self.carry(|store| async move { inbox::conclude(&store, &conclusion).await }).await
+    }
+
+    async fn dead_letters(&self, query: &Query) -> Result<Page> {
+        dead_letters::list(&self.0, query).await
+    }
+
+    async fn dead_letter(&self, tenant: &str, id: Uuid) -> Result<Option<DeadLetter>> {
+        dead_letters::one(&self.0, tenant, id).await
+    }
+
+    async fn edit_dead_letter(&self, tenant: &str, id: Uuid, edit: &Edit) -> Result<Option<DeadLetter>> {
+        let (tenant, edit) = (tenant.to_owned(), edit.clone());
+        self.carry(move |store| async move { dead_letters::edit(&store, &tenant, id, &edit).await }).await
+    }
+
+    async fn replay_dead_letters(&self, replay: &Replay) -> Result<Vec<(Target, u64)>> {
+        let replay = replay.clone();
+        self.carry(|store| async move { dead_letters::replay(&store, &replay).await }).await
+    }
+
+    async fn count_replayable(&self, replay: &Replay) -> Result<u64> {
+        dead_letters::count_replayable(&self.0, replay).await
+    }
+
+    async fn hindrances(&self, replay: &Replay) -> Result<Vec<Hindrance>> {
+        dead_letters::hindrances(&self.0, replay).await
+    }
+
+    async fn discard_dead_letters(&self, selection: &Selection, claims: Claims, limit: u32) -> Result<u64> {
+        let selection = selection.clone();
+        self.carry(move |store| async move { dead_letters::discard(&store, &selection, claims, limit).await })
+            .await
+    }
+
+    async fn count_dead_letters(&self, selection: &Selection) -> Result<u64> {
+        dead_letters::count(&self.0, selection).await
+    }
+
+    async fn summarise_dead_letters(&self, tenant: &str) -> Result<Vec<Group>> {
+        dead_letters::summarise(&self.0, tenant).await
     }
 
     async fn purge(&self, limit: u32, keep: &Retention) -> Result<Purged> {

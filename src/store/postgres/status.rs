@@ -77,6 +77,11 @@ pub(super) const PAGE: &str = concat!(
      ORDER BY d.row_id LIMIT $7"
 );
 
+pub(super) const PAGE_OF_DEAD: &str = "SELECT DISTINCT d.row_id FROM oncegate.dead_letters d
+     WHERE d.tenant = $1 AND ($2::uuid IS NULL OR d.row_id > $2) AND ($3::text IS NULL OR d.type = $3)
+        AND ($4::text IS NULL OR d.deduplication_id = $4) AND ($5::text IS NULL OR d.correlation_id = $5)
+     ORDER BY d.row_id LIMIT $6";
+
 pub(super) const MESSAGES: &str = all_of!("d.row_id = ANY($1)");
 
 /// All or nothing, in one step: a row that is taken meanwhile is locked, and no longer `scheduled` afterwards.
@@ -153,25 +158,23 @@ pub(super) async fn message(store: &Postgres, tenant: &str, id: &str) -> Result<
 
 pub(super) async fn messages(store: &Postgres, query: &MessageQuery) -> Result<MessagePage> {
     let standing = match query.state {
-        None => None,
+        None | Some(MessageState::Dead) => None,
         Some(MessageState::Scheduled) => Some(1),
         Some(MessageState::Pending) => Some(2),
         Some(MessageState::Retrying) => Some(3),
         // Of these, no row is left.
-        Some(MessageState::Sent | MessageState::Handled | MessageState::Dead) => {
-            return Ok(MessagePage::default());
-        }
+        Some(MessageState::Sent | MessageState::Handled) => return Ok(MessagePage::default()),
     };
+    let dead = query.state == Some(MessageState::Dead);
     let mut session = store.pool.session(Mode::Autocommit).await?;
     session.timeout = LONG_STATEMENT_TIMEOUT;
-    let page = sqlx::query(PAGE)
+    let page = sqlx::query(if dead { PAGE_OF_DEAD } else { PAGE })
         .bind(query.tenant.clone())
         .bind(query.cursor)
         .bind(query.kind.clone())
         .bind(query.deduplication_id.clone())
-        .bind(query.correlation_id.clone())
-        .bind(standing)
-        .bind(i64::from(query.limit) + 1);
+        .bind(query.correlation_id.clone());
+    let page = if dead { page } else { page.bind(standing) }.bind(i64::from(query.limit) + 1);
     let result = async {
         let mut ids = Vec::new();
         for row in session.rows(page).await? {

@@ -10,8 +10,10 @@ use crate::store::status::Readiness;
 use crate::store::{Error, ErrorKind, Result};
 
 /// Number, name and SQL, in order. The same numbers and names on every engine.
-const MIGRATIONS: &[(i64, &str, &str)] =
-    &[(1, "0001_initial", include_str!("../../../migrations/sqlite/0001_initial.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (1, "0001_initial", include_str!("../../../migrations/sqlite/0001_initial.sql")),
+    (2, "0002_dead_letter_indexes", include_str!("../../../migrations/sqlite/0002_dead_letter_indexes.sql")),
+];
 
 /// Where applied migrations are remembered.
 const BOOTSTRAP: &str = "

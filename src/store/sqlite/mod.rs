@@ -8,6 +8,7 @@
 mod accept;
 mod claims;
 mod connect;
+mod dead_letters;
 mod deliveries;
 mod error;
 mod inbox;
@@ -31,16 +32,23 @@ use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool};
 use sqlx::{Connection, Sqlite as Engine};
 use tokio::sync::Mutex;
+use uuid::Uuid;
 
 use crate::domain::claim::ClaimKey;
 use crate::domain::delivery::Target;
 use crate::domain::{Clock, Random, RowKey, Token};
+use crate::store::dead_letters as dead;
 use crate::store::status as asked;
 use crate::store::{self, Error, ErrorKind, Options, Result, Shared};
 
 pub(super) use migrate::migration_sql;
 
 /// Opens the file that `url` names, makes it where it is not there, and brings its schema up to date.
+/// The file of the store at `url`, where it names one.
+pub(super) fn file(url: &str) -> Option<std::path::PathBuf> {
+    connect::path(url).ok()
+}
+
 pub(super) async fn open(url: &str, options: &Options) -> Result<Shared> {
     let path = connect::path(url)?;
     connect::create(&path)?;
@@ -272,6 +280,52 @@ impl store::Store for Sqlite {
 
     async fn conclude(&self, conclusion: &store::inbox::Conclusion) -> Result<store::inbox::Concluded> {
         inbox::conclude(&self.0, conclusion).await
+    }
+
+    async fn dead_letters(&self, query: &dead::Query) -> Result<dead::Page> {
+        dead_letters::list(&self.0, query).await
+    }
+
+    async fn dead_letter(&self, tenant: &str, id: Uuid) -> Result<Option<dead::DeadLetter>> {
+        dead_letters::one(&self.0, tenant, id).await
+    }
+
+    async fn edit_dead_letter(
+        &self,
+        tenant: &str,
+        id: Uuid,
+        edit: &dead::Edit,
+    ) -> Result<Option<dead::DeadLetter>> {
+        dead_letters::edit(&self.0, tenant, id, edit).await
+    }
+
+    async fn replay_dead_letters(&self, replay: &dead::Replay) -> Result<Vec<(Target, u64)>> {
+        dead_letters::replay(&self.0, replay).await
+    }
+
+    async fn count_replayable(&self, replay: &dead::Replay) -> Result<u64> {
+        dead_letters::count_replayable(&self.0, replay).await
+    }
+
+    async fn hindrances(&self, replay: &dead::Replay) -> Result<Vec<dead::Hindrance>> {
+        dead_letters::hindrances(&self.0, replay).await
+    }
+
+    async fn discard_dead_letters(
+        &self,
+        selection: &dead::Selection,
+        claims: dead::Claims,
+        limit: u32,
+    ) -> Result<u64> {
+        dead_letters::discard(&self.0, selection, claims, limit).await
+    }
+
+    async fn count_dead_letters(&self, selection: &dead::Selection) -> Result<u64> {
+        dead_letters::count(&self.0, selection).await
+    }
+
+    async fn summarise_dead_letters(&self, tenant: &str) -> Result<Vec<dead::Group>> {
+        dead_letters::summarise(&self.0, tenant).await
     }
 
     async fn purge(&self, limit: u32, keep: &asked::Retention) -> Result<asked::Purged> {

@@ -3,14 +3,15 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-use super::{claims, deliveries, inbox, migrate, purge, settle, status};
+use super::{claims, dead_letters, deliveries, inbox, migrate, purge, settle, status};
 
 /// What a statement brings along, and what never grows: these may be read from end to end.
-const SMALL: [&str; 9] = [
+const SMALL: [&str; 10] = [
     "CONSTANT ROW",
     "VALUES CLAUSE",
     "(subquery-",
     "asked",
+    "picked",
     "json_each",
     "ids",
     "oncegate_targets",
@@ -53,6 +54,7 @@ async fn filled() -> SqliteConnection {
 fn statements() -> Vec<String> {
     [
         claims::statements(),
+        dead_letters::statements(),
         deliveries::statements(),
         inbox::statements(),
         migrate::statements(),
@@ -90,7 +92,9 @@ async fn no_statement_scans_a_table_that_grows() {
 #[tokio::test]
 async fn no_sweep_sorts() {
     let mut connection = filled().await;
-    let sweeps = [deliveries::statements(), purge::statements(), settle::statements()].concat();
+    let sweeps =
+        [dead_letters::sweeps(), deliveries::statements(), purge::statements(), settle::statements()]
+            .concat();
     for sql in sweeps.iter().filter(|sql| sql.contains("LIMIT")) {
         let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
         for step in sqlx::query(explain).fetch_all(&mut connection).await.unwrap() {

@@ -45,6 +45,11 @@ const PAGE: &str = "
         SELECT DISTINCT row_id FROM oncegate_deliveries
         WHERE tenant = ?1 AND row_id > ?2 {where} ORDER BY row_id LIMIT ?3)";
 
+const PAGE_OF_DEAD: &str = "
+    WITH ids (id) AS MATERIALIZED (
+        SELECT DISTINCT row_id FROM oncegate_dead_letters
+        WHERE tenant = ?1 AND row_id > ?2 {where} ORDER BY row_id LIMIT ?3)";
+
 /// A table's row of [`PARTS`].
 struct Part {
     row_id: Uuid,
@@ -141,7 +146,8 @@ fn page_sql(asked: &MessageQuery) -> Option<String> {
         Some(MessageState::Scheduled) => "AND state = 0 ".to_owned(),
         Some(MessageState::Pending) => "AND state <> 0 AND attempts = 0 ".to_owned(),
         Some(MessageState::Retrying) => "AND state <> 0 AND attempts > 0 ".to_owned(),
-        Some(MessageState::Sent | MessageState::Handled | MessageState::Dead) => return None,
+        Some(MessageState::Dead) => String::new(),
+        Some(MessageState::Sent | MessageState::Handled) => return None,
     };
     for (asked, filter) in [
         (&asked.kind, "AND type = ?4 "),
@@ -152,7 +158,8 @@ fn page_sql(asked: &MessageQuery) -> Option<String> {
             filters.push_str(filter);
         }
     }
-    Some(format!("{}{}", PAGE.replace("{where}", &filters), PARTS.replace("{filter}", "")))
+    let page = if asked.state == Some(MessageState::Dead) { PAGE_OF_DEAD } else { PAGE };
+    Some(format!("{}{}", page.replace("{where}", &filters), PARTS.replace("{filter}", "")))
 }
 
 const CANCEL: &str = "DELETE FROM oncegate_deliveries WHERE row_id = ?1 RETURNING claim_key";
@@ -229,9 +236,8 @@ pub(super) async fn set_paused(store: &Arc<Inner>, target: &Target, paused: Paus
 #[cfg(test)]
 pub(super) fn statements() -> Vec<String> {
     let mut all = vec![of_id_sql()];
-    for state in
-        [None, Some(MessageState::Scheduled), Some(MessageState::Pending), Some(MessageState::Retrying)]
-    {
+    use MessageState::{Dead, Pending, Retrying, Scheduled};
+    for state in [None, Some(Scheduled), Some(Pending), Some(Retrying), Some(Dead)] {
         for given in 0..8_u8 {
             let filter = |bit: u8| (given & bit != 0).then(|| "x".to_owned());
             let (kind, deduplication_id, correlation_id) = (filter(1), filter(2), filter(4));

@@ -12,8 +12,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::Response;
 
 use super::guard::{Client, Reach, describe};
-use super::webhook::{answer, request};
-use super::{Ack, Context, Reply, Transport};
+use super::headers::{sign, written};
+use super::{Ack, Context, Reply, Transport, answer};
 use crate::config;
 use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault};
 use crate::domain::{Clock, cloudevents, media, wire};
@@ -81,12 +81,12 @@ impl Handler {
     fn headers(&self, delivery: &Delivery) -> Result<HeaderMap, Failure> {
         let named = wire::http_headers(delivery).into_iter();
         let named = named.map(|(name, value)| (Cow::Borrowed(name), value)).collect();
-        let mut headers = request::written(named)?;
+        let mut headers = written(named)?;
         let id = wire::encode(&delivery.message.id);
         if let Ok(id) = HeaderValue::try_from(id) {
             headers.insert(IDEMPOTENCY_KEY, id);
         }
-        request::sign(&mut headers, delivery, self.config.keys(), &self.clock)?;
+        sign(&mut headers, delivery, self.config.keys(), &self.clock)?;
         Ok(headers)
     }
 

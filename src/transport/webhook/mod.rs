@@ -3,9 +3,8 @@
 //! A 2xx acknowledges. No connection is the target's fault; what happens after the request was sent tells
 //! nothing certain, and counts as an attempt.
 
-pub(super) mod answer;
 mod config;
-pub(super) mod request;
+mod request;
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use async_trait::async_trait;
 
 use super::guard::{Client, Reach, describe};
 use super::registry::Kind;
-use super::{Ack, Common, ConfigError, Context, Shared, Transport};
+use super::{Ack, Common, ConfigError, Context, Shared, Transport, answer};
 use crate::domain::Clock;
 use crate::domain::delivery::{Delivery, Failure, Fault, Format};
 

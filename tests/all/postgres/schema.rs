@@ -98,6 +98,33 @@ async fn no_sweep_scans_a_filled_table() {
         ("accept::LOSERS", "ARRAY(SELECT key FROM oncegate.deduplication LIMIT 3)", "deliveries_pkey"),
         ("purge::CLAIMS", "1000", "deduplication_expires_at"),
         ("purge::DEAD_LETTERS", "1000, '30 days'", "dead_letters_failed_at"),
+        (
+            "dead_letters::LIST",
+            "'', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 101, 1000",
+            "dead_letters_",
+        ),
+        (
+            "dead_letters::LIST",
+            "'', NULL, NULL, NULL, NULL, NULL, NULL, NULL, now() - interval '9 days', gen_random_uuid(), 101, 1000",
+            "dead_letters_",
+        ),
+        (
+            "dead_letters::REPLAY",
+            "'', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0}', '{a}', false, 1000, '1024'::smallint",
+            "dead_letters_accepted",
+        ),
+        (
+            "dead_letters::REPLAY",
+            "'', NULL, NULL, NULL, NULL, NULL, NULL, ARRAY(SELECT row_id FROM picked), '{0}', '{a}', false, 1000, '1024'::smallint",
+            "dead_letters_pkey",
+        ),
+        (
+            "dead_letters::DISCARD",
+            "'', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1000, true",
+            "dead_letters_",
+        ),
+        ("dead_letters::SUMMARY", "''", "dead_letters_summary"),
+        ("status::PAGE_OF_DEAD", "'', NULL, NULL, NULL, NULL, 100", "dead_letters_row_id"),
         ("status::MESSAGE", "'', 'order-17', NULL", "deliveries_message_id"),
         ("status::MESSAGE", "'', 'x', (SELECT row_id FROM picked LIMIT 1)", "deliveries_pkey"),
         ("status::CANCEL", "'', 'order-17', NULL", "deliveries_message_id"),
@@ -118,14 +145,17 @@ async fn no_sweep_scans_a_filled_table() {
         FROM generate_series(1, 30000) n;
         INSERT INTO oncegate.dead_letters (id, row_id, target_no, kind, target, attempts, tenant, type, accepted_at,
             error_kind, error_text, failed_at, envelope, body)
-        SELECT gen_random_uuid(), gen_random_uuid(), 0, 0, 'a', 1, '', 't', now(), 'Refused', '',
-            now() - n * interval '1 minute', '{}', ''
+        SELECT gen_random_uuid(), gen_random_uuid(), 0, 0, 'a', 1, CASE WHEN n % 4 = 0 THEN '' ELSE 'acme' END, 't',
+            now() - n * interval '2 minutes', 'Refused', '', now() - n * interval '1 minute', '{}',
+            repeat('x', 200)::bytea
         FROM generate_series(1, 50000) n;
         CREATE TEMPORARY TABLE picked AS SELECT row_id FROM oncegate.deliveries LIMIT 3;
         ANALYZE";
     let Some(server) = postgres::shared().await else { return };
     let (store, mut connection, url) = fresh(&server).await;
     sqlx::raw_sql(FILL).execute(&mut connection).await.unwrap();
+    // So that an index alone can answer.
+    sqlx::raw_sql("VACUUM oncegate.dead_letters").execute(&mut connection).await.unwrap();
     sqlx::raw_sql("SET plan_cache_mode = force_custom_plan").execute(&mut connection).await.unwrap();
     let statements = registry::statements(&url);
     for (name, parameters, index) in SWEEPS {

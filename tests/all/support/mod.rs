@@ -5,6 +5,7 @@
 //!   tests that stop, kill, freeze or misconfigure it. A server that was already running is never touched.
 //! - [`gateway`]: the real binary, with its signals.
 //! - [`load`], [`tables`]: clients that publish in a crowd, and the account of what was lost, duplicated or stuck.
+//! - [`bed`]: a store for the binary, for tests that hold on every store.
 //! - [`receiver`]: an HTTP server that records what arrives and answers as it is told.
 //! - [`proxy`]: a TCP proxy that delays, cuts, swallows and holds.
 //! - [`deliveries`]: deliveries made by hand, and transports built as a node builds them.
@@ -23,6 +24,7 @@
 // Not every helper is used by every set of tests at every time.
 #![allow(dead_code)]
 
+pub mod bed;
 pub mod daemon;
 pub mod deliveries;
 pub mod gateway;

@@ -17,7 +17,7 @@ const SHOWN_CHARS: usize = 300;
 const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An acknowledgement for a 2xx, else the failure that the status means.
-pub(in crate::transport) async fn read(response: Response, clock: &Clock) -> Result<Ack, Failure> {
+pub(super) async fn read(response: Response, clock: &Clock) -> Result<Ack, Failure> {
     let status = response.status();
     if status.is_success() {
         // The body is read so that the connection can be used again.
@@ -28,7 +28,7 @@ pub(in crate::transport) async fn read(response: Response, clock: &Clock) -> Res
 }
 
 /// The failure that the status of an answer other than 2xx means.
-pub(in crate::transport) async fn failure(response: Response, clock: &Clock) -> Failure {
+pub(super) async fn failure(response: Response, clock: &Clock) -> Failure {
     let status = response.status();
     let retry_after = response
         .headers()
