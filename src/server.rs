@@ -128,6 +128,8 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
             body_bytes: config.server.limits.body.bytes(),
             body_timeout: config.server.limits.body_timeout.get(),
         },
+        rate: (config.server.limits.rate)
+            .and_then(|rate| http::rate::Limiter::new(rate.requests, rate.per.get())),
     };
     let edge = Edge::new(http::router(app), clock.clone(), random);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "listening on http://{address}");

@@ -31,6 +31,8 @@ mod http_claims;
 mod http_errors;
 #[path = "all/http_publish.rs"]
 mod http_publish;
+#[path = "all/http_rate.rs"]
+mod http_rate;
 #[path = "all/http_serve.rs"]
 mod http_serve;
 #[path = "all/http_unauthorized.rs"]
