@@ -24,3 +24,6 @@ pub mod server;
 pub mod store;
 pub mod telemetry;
 pub mod transport;
+
+pub use domain::message::Draft;
+pub use store::outbox::publish_in;

@@ -25,10 +25,11 @@ use crate::gateway::invoke::{Invoked, Invoker, OnAmbiguous};
 use crate::gateway::{self, Cascades, Destinations, Gateway, Parts, Preparer, Routing, Settings};
 use crate::http::edge::Edge;
 use crate::store::deliveries::Receipt;
+use crate::store::intake::Notifying;
 use crate::store::{self, ErrorKind};
 use crate::telemetry::Metrics;
 use crate::telemetry::trace::Traces;
-use crate::{auth, http, transport};
+use crate::{auth, gateway as use_cases, http, transport};
 
 /// How far a lease outlasts the timeout of the attempt under it.
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
@@ -72,16 +73,9 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
     let otlp = config.telemetry.otlp_endpoint.as_ref().map(url::Url::as_str);
     let metrics = Metrics::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
     let traces = Traces::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
-    let messages =
-        Messages::compile(&config).map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?;
+    let preparer =
+        Preparer { metrics: metrics.clone(), traces: traces.clone(), ..preparer(&config, random)? };
     let store = open_store(&config, &clock, &stop).await?;
-    let preparer = Preparer {
-        routing: routing(&config),
-        messages,
-        random,
-        metrics: metrics.clone(),
-        traces: traces.clone(),
-    };
     let cascades =
         Cascades { preparer: preparer.clone(), limits: field_limits(&config), clock: clock.clone() };
     let context = transport_context(&clock, random)?;
@@ -134,6 +128,8 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
             body_bytes: config.server.limits.body.bytes(),
             body_timeout: config.server.limits.body_timeout.get(),
         },
+        rate: (config.server.limits.rate)
+            .and_then(|rate| http::rate::Limiter::new(rate.requests, rate.per.get())),
     };
     let edge = Edge::new(http::router(app), clock.clone(), random);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "listening on http://{address}");
@@ -142,12 +138,24 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         connections: config.server.limits.connections as usize,
         header_timeout: config.server.limits.header_timeout.get(),
     };
+    let moving = config.intake.enabled.then(|| {
+        let options = use_cases::intake::Options {
+            poll: config.intake.poll.get(),
+            notify: if config.intake.notify { Notifying::On } else { Notifying::Off },
+            body_bytes: config.server.limits.body.bytes(),
+        };
+        tokio::spawn(use_cases::intake::run(Arc::clone(&gateway), options, stop.clone()))
+    });
     let deadline = config.server.drain_timeout.get();
     let cut_off = http::serve::serve(listener, edge, limits, stop.clone(), deadline).await;
     if cut_off > 0 {
         tracing::warn!(connections = cut_off, "requests were still running at the deadline and were cut off");
     }
     tracing::debug!(up_for = ?clock.monotonic().saturating_duration_since(started), "no more requests; draining");
+    if let Some(moving) = moving {
+        // A group that has begun ends; it says itself what went wrong with it.
+        let _ = moving.await;
+    }
     gateway.drain(deadline).await;
     tracing::info!("drained");
     Ok(())
@@ -368,6 +376,23 @@ fn routing(config: &Config) -> Routing {
         ),
         unroutable: config.routing.unroutable,
     }
+}
+
+/// What is done with messages, but for telemetry: that of `serve` is not this one's.
+pub(crate) fn preparer(config: &Config, random: Random) -> anyhow::Result<Preparer> {
+    Ok(Preparer {
+        routing: routing(config),
+        messages: Messages::compile(config)
+            .map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?,
+        random,
+        metrics: Metrics::new(None).map_err(anyhow::Error::msg)?,
+        traces: Traces::default(),
+    })
+}
+
+/// The URL of the store, which may hold a password.
+pub(crate) fn store_url(config: &Config) -> Arc<String> {
+    config.stores.get("main").cloned().unwrap_or_default().url.expose()
 }
 
 /// What a message's members may be.

@@ -31,10 +31,14 @@ mod http_claims;
 mod http_errors;
 #[path = "all/http_publish.rs"]
 mod http_publish;
+#[path = "all/http_rate.rs"]
+mod http_rate;
 #[path = "all/http_serve.rs"]
 mod http_serve;
 #[path = "all/http_unauthorized.rs"]
 mod http_unauthorized;
+#[path = "all/identity.rs"]
+mod identity;
 #[path = "all/invoke.rs"]
 mod invoke;
 #[path = "all/layering.rs"]
@@ -45,6 +49,8 @@ mod listen;
 mod neighbours;
 #[path = "all/openapi.rs"]
 mod openapi;
+#[path = "all/outbox.rs"]
+mod outbox;
 #[path = "all/postgres.rs"]
 mod postgres;
 #[path = "all/rabbitmq.rs"]

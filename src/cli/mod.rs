@@ -5,6 +5,7 @@
 
 mod config;
 mod dead_letters;
+mod explain;
 pub mod listen;
 mod serve;
 mod storage;
@@ -56,6 +57,13 @@ enum Command {
     /// Check the configuration, or print its schema or a commented example
     #[command(subcommand)]
     Config(config::Command),
+    /// Explain what publishing a message would come to: which rule gives which deduplication id, where it would go,
+    /// and whether its work is taken
+    #[command(
+        after_help = "Writes nothing and needs no running gateway; reads the configuration and the store.\n\nExample:\n  \
+                      echo '{\"type\":\"order.created\",\"data\":{\"id\":7}}' | oncegate explain"
+    )]
+    Explain(explain::Args),
     /// Look after the stores
     #[command(subcommand)]
     Storage(storage::Command),
@@ -88,6 +96,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve => serve::run(source).await,
         Command::Listen(args) => listen::run(args).await.map(|()| ExitCode::SUCCESS),
         Command::Config(command) => config::run(command, &source),
+        Command::Explain(args) => explain::run(args, &source).await,
         Command::Storage(command) => storage::run(command, &source).await,
         Command::DeadLetters(command) => dead_letters::run(command, &source).await,
     }

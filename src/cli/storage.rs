@@ -21,6 +21,19 @@ pub(super) enum Command {
         #[arg(long)]
         print: bool,
     },
+    /// Let a role of the database publish in its own transactions, for one tenant
+    #[command(
+        after_help = "PostgreSQL. Gives the role what `oncegate_publisher` has, and remembers its tenant. Run it again \
+                            to change the tenant.\n\nExample:\n  oncegate storage grant --role shop --tenant acme"
+    )]
+    Grant {
+        /// The role that publishes: the one that logs in, or that SET ROLE names.
+        #[arg(long)]
+        role: String,
+        /// The tenant of its messages; without it: none.
+        #[arg(long, default_value = "")]
+        tenant: String,
+    },
 }
 
 pub(super) async fn run(command: Command, source: &Source) -> anyhow::Result<ExitCode> {
@@ -33,6 +46,13 @@ pub(super) async fn run(command: Command, source: &Source) -> anyhow::Result<Exi
                 text.push_str(&format!("-- {name}\n{}\n\n", sql.trim_end()));
             }
             print(&text)
+        }
+        Command::Grant { role, tenant } => {
+            let store = server::connect(&config, &crate::domain::Clock::system()).await?;
+            let granted = store.grant_publisher(&role, &tenant).await;
+            store.close().await;
+            granted.with_context(|| format!("the role {role} could not be granted anything"))?;
+            print(&format!("{role} may publish\n"))
         }
         Command::Migrate { print: false } => {
             telemetry::init_logs(config.telemetry.log_format, &config.telemetry.log_level)

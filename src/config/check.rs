@@ -65,6 +65,7 @@ pub(super) fn check(config: &mut Config, defined: &Defined, backends: &dyn Backe
     found.handlers(config);
     found.routes(config, defined);
     found.identity(config);
+    found.intake(config);
     found.telemetry(config);
     found.0
 }
@@ -100,6 +101,20 @@ impl Found {
         let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if name.is_empty() || name.len() > 64 || !name.chars().all(sound) {
             self.add(key.clone(), "a name has 1 to 64 letters, digits, `-`, `_` and `.`");
+        }
+    }
+
+    fn intake(&mut self, config: &Config) {
+        let key = Key::of(["intake"]);
+        self.positive(key.name("poll"), config.intake.poll);
+        let Some(store) = config.stores.get("main").filter(|_| config.intake.notify) else { return };
+        if store.url.expose().starts_with("sqlite") {
+            self.add(key.name("notify"), "SQLite tells nobody of a commit: leave the key out");
+        } else if store.pooler == super::stores::Pooler::Transaction {
+            self.add(
+                key.name("notify"),
+                "nobody can listen through `pooler = \"transaction\"`: leave the key out",
+            );
         }
     }
 

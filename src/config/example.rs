@@ -12,7 +12,7 @@ use super::key::quoted;
 use super::schema::{Node, Shape, schema};
 
 /// The order of the sections: from what everybody sets to what few do. A section that is not named comes last.
-const ORDER: [&str; 11] = [
+const ORDER: [&str; 12] = [
     "server",
     "stores",
     "auth",
@@ -24,6 +24,7 @@ const ORDER: [&str; 11] = [
     "messages",
     "deduplication",
     "idempotency",
+    "intake",
 ];
 
 const WIDTH: usize = 100;

@@ -29,7 +29,9 @@ pub mod handlers;
 pub mod history;
 pub mod idempotency;
 pub mod identity;
+pub mod intake;
 pub mod messages;
+pub mod rate;
 pub mod routes;
 pub mod secret;
 pub mod secrets;
@@ -53,9 +55,11 @@ pub use example::example;
 pub use handlers::Handler;
 pub use history::History;
 pub use idempotency::Idempotency;
+pub use intake::Intake;
 pub use key::Key;
 pub use load::{Backends, DEFAULT_FILE, FILE_VARIABLE, load, process_environment};
 pub use messages::MessageType;
+pub use rate::Rate;
 pub use routes::{Route, Routing};
 pub use schema::schema;
 pub use secret::Secret;
@@ -98,6 +102,8 @@ pub struct Config {
     pub deduplication: Deduplication,
     /// The identity of requests: `Idempotency-Key`.
     pub idempotency: Idempotency,
+    /// Messages that are published in your own SQL transactions.
+    pub intake: Intake,
     /// What is remembered of deliveries that were made.
     pub history: History,
     /// Logs and traces.
@@ -122,6 +128,7 @@ impl Default for Config {
             messages: BTreeMap::new(),
             deduplication: Deduplication::default(),
             idempotency: Idempotency::default(),
+            intake: Intake::default(),
             history: History::default(),
             telemetry: Telemetry::default(),
             file: None,

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ByteSize, Duration};
+use super::{ByteSize, Duration, Rate};
 
 /// The HTTP server.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -49,6 +49,10 @@ pub struct Limits {
     pub json_depth: u8,
     /// How far ahead a message may be scheduled.
     pub deliver_horizon: Duration,
+    /// How often one principal may ask, on each node: `100/s`, `600/1m`. Over it requests are answered 429. Left out:
+    /// as often as it likes.
+    #[schemars(extend("examples" = ["100/s"]))]
+    pub rate: Option<Rate>,
 }
 
 impl Default for Limits {
@@ -61,6 +65,7 @@ impl Default for Limits {
             body_timeout: Duration::from_secs(30),
             json_depth: 64,
             deliver_horizon: Duration::from_hours(365 * 24),
+            rate: None,
         }
     }
 }

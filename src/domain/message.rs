@@ -62,6 +62,7 @@ pub struct Draft {
     pub id: Option<String>,
     pub kind: String,
     pub body: Bytes,
+    pub body_at: BodyAt,
     pub deduplication: DraftDeduplication,
     pub partition_key: Option<String>,
     pub correlation_id: Option<String>,
@@ -72,6 +73,18 @@ pub struct Draft {
     /// Instead of the routes: these destinations.
     pub destinations: Option<Vec<String>>,
     pub envelope: Envelope,
+}
+
+/// Where a draft's body stands in what the publisher sent: for whoever has to name a place in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyAt {
+    /// It is what was sent.
+    #[default]
+    Root,
+    /// It is this member's value; a JSON Pointer.
+    Member(&'static str),
+    /// It is encoded in this member's text, into which no pointer leads.
+    Encoded(&'static str),
 }
 
 /// What the publisher said of the deduplication id.

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::fields::{self, FieldError, format_time};
 use super::forms::{self, Context, Error, Reader};
-use super::message::{Draft, DraftDeduplication, Message};
+use super::message::{BodyAt, Draft, DraftDeduplication, Message};
 use super::{Limits, Place, Timestamp, duration, json, media};
 
 pub(super) const JSON: &str = "application/json";
@@ -100,10 +100,12 @@ fn read(raw: &RawValue, prefix: &str, context: Context<'_>) -> Result<Draft, Vec
         (_, Some(bytes)) => {
             draft.envelope.content_type.get_or_insert_with(|| OCTETS.to_owned());
             draft.body = bytes;
+            draft.body_at = BodyAt::Encoded("/dataBase64");
         }
         (Some(data), None) => {
             let content_type = draft.envelope.content_type.get_or_insert_with(|| JSON.to_owned());
             draft.body = forms::data(&mut reader, data, content_type, context.carry).unwrap_or_default();
+            draft.body_at = BodyAt::Member("/data");
         }
         (None, None) => {}
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
+use super::message::BodyAt;
 use super::{Place, json};
 
 /// No more violations than these are told.
@@ -52,12 +53,16 @@ impl Schema {
         self.deduplication_identity.as_deref()
     }
 
-    /// Everything in the data that violates the schema. The places are JSON Pointers into the data, below
-    /// `prefix` (the place of the data in the request's body).
+    /// Everything in the data that violates the schema. The places are JSON Pointers into what was sent, in which
+    /// the data stands at `at`; in data that is encoded there, the place within it is told in the text.
     ///
     /// # Errors
     /// The places, in the order of the document.
-    pub fn check(&self, data: &[u8], prefix: &str) -> Result<(), Vec<Place>> {
+    pub fn check(&self, data: &[u8], at: BodyAt) -> Result<(), Vec<Place>> {
+        let prefix = match at {
+            BodyAt::Root => "",
+            BodyAt::Member(place) | BodyAt::Encoded(place) => place,
+        };
         let value: Value = match serde_json::from_slice(data) {
             Ok(value) => value,
             Err(_) if json::document(data).is_ok() => {
@@ -77,7 +82,16 @@ impl Schema {
             .validator
             .iter_errors(&value)
             .take(MAX_PLACES)
-            .map(|error| Place::new(format!("{prefix}{}", error.instance_path()), shorten(error.to_string())))
+            .map(|error| {
+                let (within, text) = (error.instance_path().to_string(), error.to_string());
+                match at {
+                    BodyAt::Encoded(_) if !within.is_empty() => {
+                        Place::new(prefix, shorten(format!("{within}: {text}")))
+                    }
+                    BodyAt::Encoded(_) => Place::new(prefix, shorten(text)),
+                    _ => Place::new(format!("{prefix}{within}"), shorten(text)),
+                }
+            })
             .collect();
         if places.is_empty() { Ok(()) } else { Err(places) }
     }
@@ -108,7 +122,8 @@ mod tests {
 
     fn pointers(data: &[u8]) -> Vec<String> {
         let schema = Schema::compile(SCHEMA).unwrap();
-        schema.check(data, "/data").err().unwrap_or_default().into_iter().map(|place| place.pointer).collect()
+        let places = schema.check(data, BodyAt::Member("/data")).err().unwrap_or_default();
+        places.into_iter().map(|place| place.pointer).collect()
     }
 
     #[test]
@@ -124,6 +139,14 @@ mod tests {
     }
 
     #[test]
+    fn into_encoded_data_no_pointer_leads() {
+        let schema = Schema::compile(SCHEMA).unwrap();
+        let places = schema.check(br#"{"order":{"id":"x"}}"#, BodyAt::Encoded("/dataBase64")).unwrap_err();
+        assert_eq!(places[0].pointer, "/dataBase64");
+        assert!(places[0].detail.starts_with("/order/id: "), "{places:?}");
+    }
+
+    #[test]
     fn deep_data_is_a_violation_and_no_crash() {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         assert_eq!(pointers(deep.as_bytes()), ["/data"]);
@@ -133,10 +156,10 @@ mod tests {
     fn what_is_told_is_bounded() {
         let schema = Schema::compile(br#"{"type":"array","items":{"type":"string"}}"#).unwrap();
         let data = format!("[{}]", vec!["1"; 1000].join(","));
-        assert_eq!(schema.check(data.as_bytes(), "").unwrap_err().len(), MAX_PLACES);
+        assert_eq!(schema.check(data.as_bytes(), BodyAt::Root).unwrap_err().len(), MAX_PLACES);
         let schema = Schema::compile(br#"{"type":"integer"}"#).unwrap();
         let long = format!("\"{}\"", "x".repeat(10_000));
-        let places = schema.check(long.as_bytes(), "").unwrap_err();
+        let places = schema.check(long.as_bytes(), BodyAt::Root).unwrap_err();
         assert!(places[0].detail.chars().count() <= MAX_DETAIL + 1);
     }
 

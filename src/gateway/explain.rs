@@ -5,11 +5,12 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::prepare::{By, Way};
-use super::{Error, Gateway, Result};
+use super::{Error, Gateway, Preparer, Result};
 use crate::auth::Principal;
 use crate::domain::delivery::TargetKind;
 use crate::domain::identity::Derived;
 use crate::domain::message::{Draft, DraftDeduplication};
+use crate::store;
 use crate::store::claims::{Claim, ClaimState};
 
 /// What would become of a message.
@@ -51,65 +52,76 @@ impl Gateway {
     /// # Errors
     /// `Forbidden` for a type that the principal may not publish.
     pub async fn explain(&self, principal: &Principal, draft: Draft) -> Result<Explanation> {
-        if !principal.may_publish(&draft.kind) {
-            return Err(Error::Forbidden {
-                detail: format!(
-                    "Explaining messages of type `{0}` needs the grant `publish:{0}`.",
-                    draft.kind
-                ),
-            });
-        }
-        let mut told = Explanation::default();
-        let preparer = &self.preparer;
-        let derived = preparer.derive(&By { principal, idempotency_key: None, way: Way::Request }, &draft);
-        told.identity(&draft, derived.as_ref());
-        let mut refused = false;
-        let mut refuse = |told: &mut Explanation, why: String| {
-            told.notes.push(format!("It would be refused: {why}"));
-            refused = true;
-        };
-        if let Err(error) = preparer.check_schema(&draft) {
-            let Error::SchemaViolation { errors, .. } = &error else { return Err(error) };
-            let places: Vec<_> =
-                errors.iter().map(|place| format!("{} {}", place.pointer, place.detail)).collect();
-            refuse(&mut told, format!("the data violates the type's schema: {}.", places.join("; ")));
-        }
-        match preparer.routing.targets(principal, &draft) {
-            Ok(targets) => {
-                for target in targets {
-                    match target.kind {
-                        TargetKind::Destination => told.destinations.push(target.name.to_string()),
-                        TargetKind::Handler => told.handlers.push(target.name.to_string()),
-                    }
+        explain(&self.preparer, Some(&self.store), principal, &draft).await
+    }
+}
+
+/// Explains what publishing `draft` now would come to. Writes nothing. Without a store nothing is taken.
+///
+/// # Errors
+/// `Forbidden` for a type that the principal may not publish; the store's.
+pub async fn explain(
+    preparer: &Preparer,
+    store: Option<&store::Shared>,
+    principal: &Principal,
+    draft: &Draft,
+) -> Result<Explanation> {
+    if !principal.may_publish(&draft.kind) {
+        return Err(Error::Forbidden {
+            detail: format!("Explaining messages of type `{0}` needs the grant `publish:{0}`.", draft.kind),
+        });
+    }
+    let mut told = Explanation::default();
+    let derived = preparer.derive(&By { principal, idempotency_key: None, way: Way::Request }, draft);
+    told.identity(draft, derived.as_ref());
+    let mut refused = false;
+    let mut refuse = |told: &mut Explanation, why: String| {
+        told.notes.push(format!("It would be refused: {why}"));
+        refused = true;
+    };
+    if let Err(error) = preparer.check_schema(draft) {
+        let Error::SchemaViolation { errors, .. } = &error else { return Err(error) };
+        let places: Vec<_> =
+            errors.iter().map(|place| format!("{} {}", place.pointer, place.detail)).collect();
+        refuse(&mut told, format!("the data violates the type's schema: {}.", places.join("; ")));
+    }
+    match preparer.routing.targets(principal, draft) {
+        Ok(targets) => {
+            for target in targets {
+                match target.kind {
+                    TargetKind::Destination => told.destinations.push(target.name.to_string()),
+                    TargetKind::Handler => told.handlers.push(target.name.to_string()),
                 }
             }
-            Err(Error::Unroutable { detail } | Error::Forbidden { detail }) => refuse(&mut told, detail),
-            Err(error) => return Err(error),
         }
-        if preparer.messages.key_required.contains(&draft.kind) {
-            told.notes.push("Its type needs an `Idempotency-Key` header.".into());
-        }
-        let Some(enforcement) = preparer.messages.identity.enforcement(&draft.kind) else {
-            told.notes
-                .push("Nothing is deduplicated at publish: neither the type nor a policy says so.".into());
-            return Ok(told);
-        };
-        let Some(derived) = derived else {
-            if enforcement.required {
-                refuse(&mut told, "its type needs a deduplication id, and it has none.".into());
-            } else {
-                told.notes.push("Without a deduplication id it would pass as it is.".into());
-            }
-            return Ok(told);
-        };
-        let work = enforcement.work_key(&principal.tenant, &draft.kind, &derived.id);
-        let claim = self.store.claim_of(work.key).await?.filter(|claim| claim.id == derived.id);
-        told.claim(principal, claim);
-        if !refused && told.claim.is_none() {
-            told.notes.push("The work is not taken: it would be accepted.".into());
-        }
-        Ok(told)
+        Err(Error::Unroutable { detail } | Error::Forbidden { detail }) => refuse(&mut told, detail),
+        Err(error) => return Err(error),
     }
+    if preparer.messages.key_required.contains(&draft.kind) {
+        told.notes.push("Its type needs an `Idempotency-Key` header.".into());
+    }
+    let Some(enforcement) = preparer.messages.identity.enforcement(&draft.kind) else {
+        told.notes.push("Nothing is deduplicated at publish: neither the type nor a policy says so.".into());
+        return Ok(told);
+    };
+    let Some(derived) = derived else {
+        if enforcement.required {
+            refuse(&mut told, "its type needs a deduplication id, and it has none.".into());
+        } else {
+            told.notes.push("Without a deduplication id it would pass as it is.".into());
+        }
+        return Ok(told);
+    };
+    let work = enforcement.work_key(&principal.tenant, &draft.kind, &derived.id);
+    let claim = match store {
+        Some(store) => store.claim_of(work.key).await?.filter(|claim| claim.id == derived.id),
+        None => None,
+    };
+    told.claim(principal, claim);
+    if !refused && told.claim.is_none() {
+        told.notes.push("The work is not taken: it would be accepted.".into());
+    }
+    Ok(told)
 }
 
 impl Explanation {

@@ -9,6 +9,7 @@ pub mod claims;
 pub mod dead_letters;
 pub mod error;
 pub mod explain;
+pub mod intake;
 pub mod invoke;
 mod prepare;
 pub mod publish;

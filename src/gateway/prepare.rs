@@ -42,6 +42,8 @@ pub(super) enum Way {
     Request,
     /// In a handler's answer, which exists once by itself.
     Cascade,
+    /// In a row of the intake, which exists once by itself.
+    Intake,
 }
 
 /// A message on its way into the store, and what its answer tells.
@@ -189,11 +191,11 @@ impl Preparer {
         Ok(())
     }
 
-    /// Checks the data against the schema of its type, where it has one. Where the data stands in the request's
-    /// body is known to the form only; the places begin at the data's root.
+    /// Checks the data against the schema of its type, where it has one. The places are pointers into what the
+    /// publisher sent.
     pub(super) fn check_schema(&self, draft: &Draft) -> Result<()> {
         let Some(schema) = self.messages.schemas.get(&draft.kind) else { return Ok(()) };
-        schema.check(&draft.body, "").map_err(|errors| Error::SchemaViolation {
+        schema.check(&draft.body, draft.body_at).map_err(|errors| Error::SchemaViolation {
             detail: format!("The data violates the schema of `{}`; `errors` lists where.", draft.kind),
             errors,
         })

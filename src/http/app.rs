@@ -8,6 +8,7 @@ use tracing::Instrument;
 
 use super::edge;
 use super::problem::{self, Problem};
+use super::rate::Limiter;
 use crate::auth::Authenticator;
 use crate::gateway::Gateway;
 
@@ -17,6 +18,8 @@ pub struct App {
     pub gateway: Arc<Gateway>,
     pub authenticator: Arc<dyn Authenticator>,
     pub limits: Limits,
+    /// Where principals may ask only so often.
+    pub rate: Option<Limiter>,
 }
 
 /// What reading one request may cost. What a message may hold is the gateway's to say.

@@ -70,6 +70,9 @@ impl<K: Kind> FromRequestParts<App> for Caller<K> {
             );
             return Err(Error::Forbidden { detail }.into());
         }
+        if let Some(rate) = &app.rate {
+            rate.check(&principal.identity())?;
+        }
         accept::json(&parts.headers)?;
         Ok(Self { principal, kind: PhantomData })
     }

@@ -34,6 +34,7 @@ mod publish_batch;
 mod publish_by_type;
 mod publishing;
 pub mod query;
+pub mod rate;
 pub mod routes;
 mod schema;
 pub mod serve;

@@ -42,6 +42,11 @@ impl Request {
 }
 
 impl Message {
+    /// Whether every engine can store its texts.
+    pub fn is_storable(&self) -> bool {
+        !self.texts().any(|text| text.contains('\0'))
+    }
+
     /// Everything of it that is stored as a text.
     fn texts(&self) -> impl Iterator<Item = &str> {
         let message = &*self.message;

@@ -15,6 +15,8 @@ pub mod deliveries;
 pub mod error;
 pub mod group;
 pub mod inbox;
+pub mod intake;
+pub mod outbox;
 mod postgres;
 pub mod registry;
 mod sqlite;
@@ -30,7 +32,7 @@ use crate::domain::claim::ClaimKey;
 use crate::domain::delivery::Target;
 use crate::domain::{RowKey, Token};
 pub use error::{Error, ErrorKind, Result};
-pub use registry::{Options, Pooler, migration_sql, open};
+pub use registry::{Options, Pooler, embedded_file, migration_sql, open};
 
 /// A store, ready to be shared.
 pub type Shared = Arc<dyn Store>;
@@ -64,6 +66,28 @@ pub trait Store: Send + Sync + 'static {
     /// reply the group is run again under its own ids and tokens; where that is not possible the outcome is
     /// [`ErrorKind::OutcomeUnknown`].
     async fn accept(&self, group: &[accept::Request]) -> Vec<Result<accept::Outcome>>;
+
+    // --- intake ---
+
+    /// Whether committed rows of the intake wait. One small statement.
+    async fn intake_waits(&self) -> Result<bool>;
+
+    /// Moves the first visible rows of the intake on, in one commit: accepted as `judge` says, duplicates
+    /// dropped, the others to the dead letters. A row whose claim another transaction holds is left; one that the
+    /// database refuses goes alone to the dead letters. Nothing is moved while another node does this.
+    async fn move_intake(&self, limits: intake::Limits, judge: intake::Shared) -> Result<intake::Moved>;
+
+    /// Whether the users' commits tell the nodes at once (engines that can).
+    async fn set_intake_notify(&self, notify: intake::Notifying) -> Result<()>;
+
+    /// Tells `heard` of commits, until the connection fails. Never returns where the engine tells nothing.
+    async fn listen_intake(&self, heard: Arc<tokio::sync::Notify>) -> Result<()>;
+
+    /// Lets a role of the database publish in its own transactions, for `tenant` (empty: none).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidData`] where the engine has no roles, or not this one.
+    async fn grant_publisher(&self, role: &str, tenant: &str) -> Result<()>;
 
     // --- delivering ---
 

@@ -55,6 +55,11 @@ pub async fn open(url: &str, options: &Options) -> Result<Shared> {
     }
 }
 
+/// The file of an embedded store; `None` where the engine is a server.
+pub fn embedded_file(url: &str) -> Option<std::path::PathBuf> {
+    if scheme(url) == "sqlite" { sqlite::file(url) } else { None }
+}
+
 /// The migrations of the engine that `url` names, in order, as (name, SQL), for those who migrate by hand.
 ///
 /// # Errors

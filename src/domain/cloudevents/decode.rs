@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use super::is_attribute_name;
 use crate::domain::fields::{self, FieldError};
 use crate::domain::forms::{self, Context, Error, Reader};
-use crate::domain::message::{Draft, DraftDeduplication};
+use crate::domain::message::{BodyAt, Draft, DraftDeduplication};
 use crate::domain::native::{JSON, OCTETS};
 use crate::domain::{Limits, Place, Timestamp, json, wire};
 
@@ -102,10 +102,12 @@ fn read(raw: &RawValue, prefix: &str, context: Context<'_>) -> Result<Draft, Vec
         (_, Some(bytes)) => {
             content_type.get_or_insert_with(|| OCTETS.to_owned());
             draft.body = bytes;
+            draft.body_at = BodyAt::Encoded("/data_base64");
         }
         (Some(data), None) => {
             let content_type = content_type.get_or_insert_with(|| JSON.to_owned());
             draft.body = forms::data(&mut reader, data, content_type, context.carry).unwrap_or_default();
+            draft.body_at = BodyAt::Member("/data");
         }
         (None, None) => {}
     }

@@ -24,10 +24,11 @@ macro_rules! problems {
 }
 pub(crate) use problems;
 
-/// One response per status, with an example per kind.
+/// One response per status, with an example per kind. Who is asked who it is may also ask too often.
 pub fn problem_responses(kinds: &[&'static Kind]) -> BTreeMap<String, RefOr<Response>> {
     let mut by_status: BTreeMap<u16, Vec<&'static Kind>> = BTreeMap::new();
-    for kind in kinds {
+    let limited = kinds.contains(&problem::kinds::UNAUTHENTICATED).then_some(&kinds::RATE_LIMITED);
+    for kind in kinds.iter().chain(limited) {
         by_status.entry(kind.status.as_u16()).or_default().push(kind);
     }
     by_status
@@ -69,6 +70,10 @@ fn headers(kinds: &[&'static Kind]) -> Vec<(&'static str, &'static str)> {
     let mut headers = Vec::new();
     if kinds.iter().any(|kind| tells_when.contains(kind)) {
         headers.push(("Retry-After", "After how many seconds to repeat the request."));
+    }
+    if kinds.contains(&kinds::RATE_LIMITED) {
+        headers.push(("RateLimit", "What is left of the rate, and when it is whole again."));
+        headers.push(("RateLimit-Policy", "The rate: so many requests in so many seconds."));
     }
     if kinds.contains(&kinds::UNAUTHENTICATED) {
         headers.push(("WWW-Authenticate", "How to authenticate: `Bearer`."));

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions};
 use sqlx::{ConnectOptions, Row};
 
 use super::clock::ServerClock;
@@ -63,6 +63,14 @@ impl Connector {
         tokio::time::timeout(self.timeout, self.connect_and_look(clock)).await.unwrap_or_else(|_| {
             Err(Fault::new(Class::NotSent, ErrorKind::Unavailable, "the server did not answer in time"))
         })
+    }
+
+    /// A connection that only listens, outside of the pool.
+    pub async fn listener(&self) -> Result<PgListener, Fault> {
+        let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(self.timeout);
+        let mut listener = PgListener::connect_with(&pool.connect_lazy_with(self.options.clone())).await?;
+        listener.ignore_pool_close_event(true);
+        Ok(listener)
     }
 
     async fn connect_and_look(&self, clock: &ServerClock) -> Result<PgConnection, Fault> {

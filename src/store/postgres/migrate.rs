@@ -28,8 +28,8 @@ macro_rules! migration {
 }
 
 /// In order; the number is the place, from 1.
-const MIGRATIONS: [(&str, &str); 2] =
-    [migration!(1, "0001_initial"), migration!(2, "0002_dead_letter_indexes")];
+const MIGRATIONS: [(&str, &str); 3] =
+    [migration!(1, "0001_initial"), migration!(2, "0002_dead_letter_indexes"), migration!(3, "0003_intake")];
 
 /// Where applied migrations are remembered; the row 0 is the lock.
 const BOOTSTRAP: &str = "\

@@ -18,6 +18,7 @@ mod deliveries;
 mod error;
 mod floors;
 mod inbox;
+mod intake;
 mod migrate;
 mod pool;
 mod purge;
@@ -89,6 +90,14 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("inbox::CONFIRM", inbox::CONFIRM),
     ("inbox::CONFIRMED", inbox::CONFIRMED),
     ("inbox::RELEASE", inbox::RELEASE),
+    ("intake::ANY", intake::ANY),
+    ("intake::LOCK", intake::LOCK),
+    ("intake::HEAD", intake::HEAD),
+    ("intake::DELETE", intake::DELETE),
+    ("intake::BURY", intake::BURY),
+    ("intake::NOTIFIES", intake::NOTIFIES),
+    ("intake::TENANT", intake::TENANT),
+    ("intake::NAME_ROLE", intake::NAME_ROLE),
     ("migrate::BOOTSTRAPPED", migrate::BOOTSTRAPPED),
     ("migrate::LOCK", migrate::LOCK),
     ("migrate::APPLIED", migrate::APPLIED),
@@ -160,6 +169,31 @@ impl Store for Handle {
             let error = Error::new(ErrorKind::OutcomeUnknown, error.detail);
             vec![Err(error); requests]
         })
+    }
+
+    async fn intake_waits(&self) -> Result<bool> {
+        intake::waits(&self.0).await
+    }
+
+    async fn move_intake(
+        &self,
+        limits: super::intake::Limits,
+        judge: super::intake::Shared,
+    ) -> Result<super::intake::Moved> {
+        self.carry(move |store| async move { intake::move_on(&store, limits, judge).await }).await
+    }
+
+    async fn set_intake_notify(&self, notify: super::intake::Notifying) -> Result<()> {
+        self.carry(move |store| async move { intake::set_notify(&store, notify).await }).await
+    }
+
+    async fn listen_intake(&self, heard: Arc<tokio::sync::Notify>) -> Result<()> {
+        intake::listen(&self.0, heard).await
+    }
+
+    async fn grant_publisher(&self, role: &str, tenant: &str) -> Result<()> {
+        let (role, tenant) = (role.to_owned(), tenant.to_owned());
+        self.carry(|store| async move { intake::grant(&store, role, tenant).await }).await
     }
 
     async fn take(&self, take: &Take) -> Result<Vec<Taken>> {

@@ -137,6 +137,11 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A connection of its own, for LISTEN.
+    pub async fn listener(&self) -> Result<sqlx::postgres::PgListener, Fault> {
+        self.connector.listener().await
+    }
+
     pub async fn close(&self) {
         self.permits.close();
         let idle = std::mem::take(&mut *self.idle());

@@ -13,6 +13,7 @@ use crate::store::{Error, ErrorKind, Result};
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "0001_initial", include_str!("../../../migrations/sqlite/0001_initial.sql")),
     (2, "0002_dead_letter_indexes", include_str!("../../../migrations/sqlite/0002_dead_letter_indexes.sql")),
+    (3, "0003_intake", include_str!("../../../migrations/sqlite/0003_intake.sql")),
 ];
 
 /// Where applied migrations are remembered.

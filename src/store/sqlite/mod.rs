@@ -12,6 +12,7 @@ mod dead_letters;
 mod deliveries;
 mod error;
 mod inbox;
+mod intake;
 mod migrate;
 #[cfg(test)]
 mod plans;
@@ -44,6 +45,11 @@ use crate::store::{self, Error, ErrorKind, Options, Result, Shared};
 pub(super) use migrate::migration_sql;
 
 /// Opens the file that `url` names, makes it where it is not there, and brings its schema up to date.
+/// The file of the store at `url`, where it names one.
+pub(super) fn file(url: &str) -> Option<std::path::PathBuf> {
+    connect::path(url).ok()
+}
+
 pub(super) async fn open(url: &str, options: &Options) -> Result<Shared> {
     let path = connect::path(url)?;
     connect::create(&path)?;
@@ -186,6 +192,31 @@ impl store::Store for Sqlite {
 
     async fn accept(&self, group: &[store::accept::Request]) -> Vec<Result<store::accept::Outcome>> {
         accept::accept(&self.0, group).await
+    }
+
+    async fn intake_waits(&self) -> Result<bool> {
+        intake::waits(&self.0).await
+    }
+
+    async fn move_intake(
+        &self,
+        limits: store::intake::Limits,
+        judge: store::intake::Shared,
+    ) -> Result<store::intake::Moved> {
+        intake::move_on(&self.0, limits, judge).await
+    }
+
+    /// Nobody can be told.
+    async fn set_intake_notify(&self, _notify: store::intake::Notifying) -> Result<()> {
+        Ok(())
+    }
+
+    async fn listen_intake(&self, _heard: Arc<tokio::sync::Notify>) -> Result<()> {
+        std::future::pending().await
+    }
+
+    async fn grant_publisher(&self, _role: &str, _tenant: &str) -> Result<()> {
+        Err(Error::new(ErrorKind::InvalidData, "SQLite has no roles: whoever may write the file may publish"))
     }
 
     async fn take(&self, take: &store::deliveries::Take) -> Result<Vec<store::deliveries::Taken>> {

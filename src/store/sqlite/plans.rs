@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-use super::{claims, dead_letters, deliveries, inbox, migrate, purge, settle, status};
+use super::{claims, dead_letters, deliveries, inbox, intake, migrate, purge, settle, status};
 
 /// What a statement brings along, and what never grows: these may be read from end to end.
 const SMALL: [&str; 10] = [
@@ -57,6 +57,7 @@ fn statements() -> Vec<String> {
         dead_letters::statements(),
         deliveries::statements(),
         inbox::statements(),
+        intake::statements(),
         migrate::statements(),
         purge::statements(),
         settle::statements(),
