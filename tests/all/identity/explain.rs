@@ -88,3 +88,32 @@ fn explaining_leaves_nothing_behind() {
     assert_eq!(told["destinations"], json!(["stdout"]));
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "only the message is there");
 }
+
+/// Rules are compiled when the configuration is checked: what can never work is told with its key.
+#[test]
+fn a_rule_that_names_something_impossible_is_a_refused_configuration() {
+    for (config, key) in [
+        (
+            "[[deduplication.rules]]\ntypes = [\"*\"]\ntemplate = \"{@nothing}\"\n",
+            "deduplication.rules[0].template",
+        ),
+        (
+            "[[deduplication.rules]]\ntypes = [\"*\"]\ntemplate = \"{open\"\n",
+            "deduplication.rules[0].template",
+        ),
+        (
+            "[[deduplication.rules]]\ntypes = [\"*\"]\ntemplate = \"the same\"\n",
+            "deduplication.rules[0].template",
+        ),
+        (
+            "[messages.\"a.b\"]\ndeduplication_identity = \"{@nothing}\"\n",
+            "messages.\"a.b\".deduplication_identity",
+        ),
+        ("[[deduplication.policies]]\nrequired = true\n", "deduplication.policies[0].types"),
+    ] {
+        let output = crate::support::gateway::command(&["config", "check"], Some(config));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{config}: {text}");
+        assert!(text.contains(key), "{config}: {text}");
+    }
+}
