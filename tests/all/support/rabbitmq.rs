@@ -21,9 +21,6 @@ use super::{missing, run};
 /// It takes several seconds on an idle machine.
 const START_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Larger messages are refused by the shared broker.
-pub const MAX_MESSAGE_BYTES: usize = 256 * 1024;
-
 /// A broker of our own. Dropping a private one kills it; the shared one lives until the run ends.
 #[derive(Debug)]
 pub struct RabbitMq {
@@ -59,8 +56,7 @@ pub async fn shared() -> Option<RabbitMq> {
             _epmd: None,
         });
     }
-    let conf = format!("max_message_size = {MAX_MESSAGE_BYTES}\n");
-    let broker = RabbitMq::launch(dir, Life::Run, &conf).await?;
+    let broker = RabbitMq::launch(dir, Life::Run, "").await?;
     fs::write(run::dir().join("rabbitmq.port"), broker.port.to_string())
         .expect("note the shared broker's port");
     Some(broker)
