@@ -41,6 +41,8 @@ pub(super) struct Worker {
     next_due: Mutex<Option<Instant>>,
     breaker: Mutex<Breaker>,
     paused: AtomicBool,
+    /// Whether the store has said yet which targets are paused; before that nothing is attempted.
+    pause_known: AtomicBool,
     last_error: Mutex<Option<String>>,
     progress: Mutex<Instant>,
 }
@@ -62,6 +64,7 @@ impl Worker {
             next_due: Mutex::new(Some(now)),
             breaker: Mutex::new(Breaker::new(options.breaker)),
             paused: AtomicBool::new(false),
+            pause_known: AtomicBool::new(false),
             last_error: Mutex::new(None),
             progress: Mutex::new(now),
             options,
@@ -75,7 +78,7 @@ impl Worker {
 
     /// Whether holding a row in memory makes sense: it would be attempted soon.
     pub fn wants_memory(&self, now: Instant) -> bool {
-        !self.is_paused() && lock(&self.breaker).admits(now) == Admission::Yes
+        !self.holds() && lock(&self.breaker).admits(now) == Admission::Yes
     }
 
     /// Gives the row back when this worker takes no more.
@@ -93,9 +96,16 @@ impl Worker {
     }
 
     pub fn set_paused(&self, paused: bool) {
-        if self.paused.swap(paused, Ordering::Relaxed) != paused {
+        let was = self.paused.swap(paused, Ordering::Relaxed);
+        let was_known = self.pause_known.swap(true, Ordering::Relaxed);
+        if was != paused || !was_known {
             self.changed.notify_one();
         }
+    }
+
+    /// Whether no attempt may begin: paused, or not yet known not to be.
+    pub fn holds(&self) -> bool {
+        self.is_paused() || !self.pause_known.load(Ordering::Relaxed)
     }
 
     fn is_paused(&self) -> bool {
@@ -210,7 +220,7 @@ impl Task {
     async fn begin(&mut self, now: Instant) {
         while let Some(held) = self.ready.front() {
             let admission = lock(&self.worker.breaker).admits(now);
-            if self.worker.is_paused() || matches!(admission, Admission::No(_)) {
+            if self.worker.holds() || matches!(admission, Admission::No(_)) {
                 self.give_back_ready().await;
                 return;
             }
@@ -244,7 +254,7 @@ impl Task {
     /// Asks the store for due rows, if there is room for them and no question is under way.
     fn look_at_store(&mut self, now: Instant) {
         let free = self.room();
-        if free == 0 || !self.look.is_terminated() || self.worker.is_paused() {
+        if free == 0 || !self.look.is_terminated() || self.worker.holds() {
             return;
         }
         let limit = match lock(&self.worker.breaker).admits(now) {
@@ -311,7 +321,7 @@ impl Task {
 
     fn wake_at(&self, now: Instant) -> Instant {
         let idle = now + self.shared.options.poll;
-        if self.worker.is_paused() {
+        if self.worker.holds() {
             return idle;
         }
         let due =

@@ -405,3 +405,31 @@ async fn a_paused_target_keeps_its_messages_and_sends_them_when_resumed() {
     eventually(SOON, "all rows are gone", || node.is_empty()).await;
     assert_eq!(transport.count(), 10);
 }
+
+/// A pause is remembered in the store: a node that starts attempts nothing before it has read which there are.
+#[tokio::test]
+async fn a_node_that_starts_respects_the_pauses_of_before() {
+    let transport = Scripted::new([]);
+    let node = node(vec![target("out", &transport)]).await;
+    node.gateway.pause(&Principal::anonymous(), "out").await.unwrap();
+    node.publish_many(100).await;
+    node.gateway.drain(Duration::from_secs(5)).await;
+    let store = open(&node.url).await;
+    let next = gateway_on(Arc::clone(&store), vec![target("out", &transport)]);
+    next.resume(&Principal::anonymous(), "out").await.unwrap();
+    eventually(SOON, "all rows are gone", || async { when(transport.count() == 100) }).await;
+    next.drain(Duration::from_secs(5)).await;
+    // And with the pause left in place, nothing is ever attempted.
+    let store = open(&node.url).await;
+    store.set_paused(&Target::destination("out"), store::status::Paused::Yes).await.unwrap();
+    let third = gateway_on(Arc::clone(&store), vec![target("out", &transport)]);
+    let call = Call {
+        principal: Principal::anonymous(),
+        form: Form::Batch,
+        drafts: (0..50).map(|_| Draft { kind: "x".into(), ..Draft::default() }).collect(),
+        key: None,
+    };
+    third.publish(call).await.unwrap();
+    third.drain(Duration::from_secs(5)).await;
+    assert_eq!(transport.count(), 100, "nothing was attempted while it was paused");
+}
