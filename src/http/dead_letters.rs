@@ -49,8 +49,8 @@ struct Filters {
     #[param(nullable = false)]
     handler: Option<String>,
     /// Only those given up on for this reason.
-    #[param(rename = "errorKind", nullable = false)]
-    error_kind: Option<String>,
+    #[param(rename = "errorKind", nullable = false, inline)]
+    error_kind: Option<ErrorKind>,
     /// Only those given up on at this moment or later.
     #[param(nullable = false)]
     from: Option<chrono::DateTime<chrono::Utc>>,
@@ -61,8 +61,23 @@ struct Filters {
     #[param(nullable = false, minimum = 1, default = 100)]
     limit: Option<u32>,
     /// The `nextCursor` of the page before.
-    #[param(nullable = false)]
+    #[param(nullable = false, pattern = "^000[0-9a-f]{45}$")]
     cursor: Option<String>,
+}
+
+/// Why a delivery was given up on.
+#[derive(utoipa::ToSchema)]
+#[allow(dead_code)] // documentation
+enum ErrorKind {
+    MissingDeduplicationId,
+    Expired,
+    Refused,
+    TooLarge,
+    AttemptsExhausted,
+    Unreadable,
+    Unroutable,
+    InvalidReply,
+    NeverSettled,
 }
 
 /// List dead letters

@@ -29,7 +29,10 @@ def lines(context, value):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    if not case.meta or not case.meta.generation.mode.is_positive:
+    if not case.meta:
+        return
+    if not case.meta.generation.mode.is_positive:
+        stay_invalid(case.query)
         return
     body = case.body
     for message in body if isinstance(body, list) else [body]:
@@ -50,6 +53,33 @@ def before_call(context, case, kwargs):
         headers["Delay"] = "PT1S"
     if "/claims" in case.operation.path and isinstance(body, dict) and body.get("lease") is not None:
         body["lease"] = "30s"
+    if case.operation.path.endswith(("/dead-letters", "/dead-letters/replay", "/dead-letters/discard")):
+        choose_dead_letters(case.query, body)
+
+
+def stay_invalid(query):
+    """A number where a text is asked for is a text on the wire: what is to be invalid has to be."""
+    if query and any(isinstance(value, (int, float)) for value in query.values()):
+        query["not-a-parameter"] = "1"
+
+
+def choose_dead_letters(query, body):
+    """By ids or by a filter, and of a destination or of a handler: one of the two each time."""
+    filters = [query]
+    if isinstance(body, dict):
+        if body.get("ids") is not None:
+            body.pop("filter", None)
+        else:
+            body["filter"] = body.get("filter") or {}
+        filters.append(body.get("filter"))
+    for one in filters:
+        if not isinstance(one, dict):
+            continue
+        if one.get("destination") is not None:
+            one.pop("handler", None)
+        for name, moment in (("from", PAST), ("until", FUTURE)):
+            if one.get(name) is not None:
+                one[name] = moment
 
 
 def unique(message_id):
