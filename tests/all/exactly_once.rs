@@ -466,3 +466,74 @@ async fn what_is_published_twice_is_delivered_once() {
         assert_eq!(received[0].header("deduplication-id"), "1.5");
     }
 }
+
+/// acemq: any database error counted as "duplicate", and an outage silently lost messages. Only the violation of a
+/// claim's own key means duplicate.
+#[tokio::test]
+async fn a_database_error_is_never_a_duplicate() {
+    use sqlx::Connection as _;
+    for engine in engines().await {
+        let gateway = Gateway::start(&engine.config(PAUSED)).await;
+        let keyed =
+            |id: &str| publish(&gateway, "strict", &json!({})).header("Deduplication-Id", id.to_owned());
+        assert_eq!(send(keyed("a")).await.status, 202, "{}", engine.name);
+        // The claims cannot be written, for a reason that has nothing to do with any claim.
+        let (away, back) = match engine.name {
+            "sqlite" => (
+                "ALTER TABLE oncegate_deduplication RENAME TO away",
+                "ALTER TABLE away RENAME TO oncegate_deduplication",
+            ),
+            _ => (
+                "ALTER TABLE oncegate.deduplication RENAME TO away",
+                "ALTER TABLE oncegate.away RENAME TO deduplication",
+            ),
+        };
+        let run = async |statement: &'static str| {
+            if engine.name == "sqlite" {
+                let file = gateway.dir().join("oncegate-data/oncegate.db");
+                let mut connection =
+                    sqlx::SqliteConnection::connect(&format!("sqlite:{}", file.display())).await.unwrap();
+                sqlx::query(statement).execute(&mut connection).await.unwrap();
+            } else {
+                let url = engine.store.split('"').nth(1).unwrap();
+                let mut connection = sqlx::PgConnection::connect(url).await.unwrap();
+                sqlx::query(statement).execute(&mut connection).await.unwrap();
+            }
+        };
+        run(away).await;
+        for id in ["a", "b"] {
+            let failed = send(keyed(id)).await;
+            assert!(failed.status >= 500, "{} {id}: {}", engine.name, failed.text);
+            assert!(failed.body["type"].as_str().unwrap().starts_with("/problems/"), "{}", failed.text);
+        }
+        run(back).await;
+        assert_eq!(send(keyed("b")).await.status, 202, "{}: it was not lost", engine.name);
+        assert_eq!(send(keyed("a")).await.status, 409, "{}: this one is a duplicate", engine.name);
+        assert_eq!(depth(&gateway).await, 2, "{}", engine.name);
+    }
+}
+
+/// wolverine#1725: after a long downtime everything was "new" again. The window is the claims' own, whatever else has
+/// been forgotten meanwhile.
+#[tokio::test]
+async fn what_was_done_before_a_downtime_is_known_after_it() {
+    let forgetful = "[history]\nkeep = \"0s\"\n\n[destinations.out]\ntransport = \"stdout\"\n\n[[routes]]\ntypes = \
+                     [\"*\"]\ndestinations = [\"out\"]\n\n[messages.\"pay\"]\ndeduplicate = { window = \"30d\" }\n";
+    for engine in engines().await {
+        let mut gateway = Gateway::start(&engine.config(forgetful)).await;
+        let pay =
+            |gateway: &Gateway| publish(gateway, "pay", &json!({})).header("Deduplication-Id", "invoice-1");
+        let first = send(pay(&gateway)).await;
+        assert_eq!(first.status, 202, "{}: {}", engine.name, first.text);
+        let status = gateway.url(first.location.as_deref().unwrap());
+        eventually(SOON, "nothing else remembers it", || async {
+            when(gateway.client().get(&status).send().await.unwrap().status() == 404)
+        })
+        .await;
+        assert!(gateway.term(SOON).await.success());
+        gateway.restart().await;
+        let again = send(pay(&gateway)).await;
+        assert_eq!(again.status, 200, "{}: {}", engine.name, again.text);
+        assert_eq!((&again.body["id"], &again.body["state"]), (&first.body["id"], &json!("sent")));
+    }
+}
