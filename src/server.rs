@@ -1,9 +1,11 @@
 //! Wiring, start and drain of a node.
 //!
-//! Start: the store is opened (and migrated), destinations are built, deliveries begin, then the port opens.
+//! Start: the stores are opened (and migrated: [`stores`]), destinations are built, deliveries begin, then the port opens.
 //! A server store that is down delays nothing: requests are answered 503 until it is there, and so is
 //! `/readyz`. Stop, on SIGTERM or SIGINT: the port closes, requests that have begun end, what is held in
 //! memory is given back, attempts under way end within `server.drain_timeout`, what they came to is stored.
+
+pub mod stores;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +24,13 @@ use crate::domain::fields;
 use crate::domain::routing::{Route, Table};
 use crate::domain::{Clock, Random};
 use crate::gateway::invoke::{Invoked, Invoker, OnAmbiguous};
-use crate::gateway::{self, Cascades, Destinations, Gateway, Parts, Preparer, Routing, Settings};
+use crate::gateway::{
+    self, Cascades, Destinations, Gateway, Parts, Preparer, Routing, Settings, StoreNode, Stores,
+};
 use crate::http::edge::Edge;
 use crate::store::deliveries::Receipt;
 use crate::store::intake::Notifying;
-use crate::store::{self, ErrorKind};
+use crate::store::{self, group};
 use crate::telemetry::Metrics;
 use crate::telemetry::trace::Traces;
 use crate::{auth, gateway as use_cases, http, transport};
@@ -75,7 +79,7 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
     let traces = Traces::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
     let preparer =
         Preparer { metrics: metrics.clone(), traces: traces.clone(), ..preparer(&config, random)? };
-    let store = open_store(&config, &clock, &stop).await?;
+    let stores = stores::open_all(&config, &clock, &stop).await?;
     let cascades =
         Cascades { preparer: preparer.clone(), limits: field_limits(&config), clock: clock.clone() };
     let context = transport_context(&clock, random)?;
@@ -98,17 +102,28 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         .with_context(|| format!("server.listen: cannot listen on {}", config.server.listen))?;
     let address = listener.local_addr()?;
 
-    let engine = Engine::start(
-        Arc::clone(&store),
-        targets,
-        engine_options(&config),
-        clock.clone(),
-        random,
-        metrics.clone(),
-    );
+    let begin = |(name, store): (String, store::Shared)| {
+        let options = engine_options(&config);
+        let labelled = metrics.of_store(&name);
+        let engine = Engine::start(
+            &name,
+            Arc::clone(&store),
+            targets.clone(),
+            options,
+            clock.clone(),
+            random,
+            labelled,
+        );
+        StoreNode::new(&name, store, engine, &metrics, group_limits(&config))
+    };
+    let mut nodes = stores.into_iter().map(|(name, store)| {
+        let tenants = config.store(&name).tenants;
+        (begin((name, store)), tenants)
+    });
+    let (main, _) = nodes.next().context("a node has a store")?;
+    let stores = Stores::new(main, nodes.collect());
     let gateway = Gateway::new(Parts {
-        store,
-        engine,
+        stores,
         preparer,
         invoker,
         settings: Settings {
@@ -138,21 +153,25 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         connections: config.server.limits.connections as usize,
         header_timeout: config.server.limits.header_timeout.get(),
     };
-    let moving = config.intake.enabled.then(|| {
-        let options = use_cases::intake::Options {
-            poll: config.intake.poll.get(),
-            notify: if config.intake.notify { Notifying::On } else { Notifying::Off },
-            body_bytes: config.server.limits.body.bytes(),
-        };
-        tokio::spawn(use_cases::intake::run(Arc::clone(&gateway), options, stop.clone()))
-    });
+    let moving: Vec<_> = (gateway.stores().iter().filter(|_| config.intake.enabled))
+        .map(|node| {
+            let notify = config.intake.notify && config.store(&node.name).can_notify();
+            let options = use_cases::intake::Options {
+                poll: config.intake.poll.get(),
+                notify: if notify { Notifying::On } else { Notifying::Off },
+                body_bytes: config.server.limits.body.bytes(),
+            };
+            let (gateway, node) = (Arc::clone(&gateway), Arc::clone(node));
+            tokio::spawn(use_cases::intake::run(gateway, node, options, stop.clone()))
+        })
+        .collect();
     let deadline = config.server.drain_timeout.get();
     let cut_off = http::serve::serve(listener, edge, limits, stop.clone(), deadline).await;
     if cut_off > 0 {
         tracing::warn!(connections = cut_off, "requests were still running at the deadline and were cut off");
     }
     tracing::debug!(up_for = ?clock.monotonic().saturating_duration_since(started), "no more requests; draining");
-    if let Some(moving) = moving {
+    for moving in moving {
         // A group that has begun ends; it says itself what went wrong with it.
         let _ = moving.await;
     }
@@ -181,70 +200,6 @@ async fn reload_on(mut hangup: Signal, reload: Reload, credentials: Arc<auth::Cr
                 }
             }
         }
-    }
-}
-
-/// Opens the store that the configuration names.
-///
-/// # Errors
-/// The URL is wrong, or an embedded store cannot be opened.
-pub async fn connect(config: &Config, clock: &Clock) -> anyhow::Result<store::Shared> {
-    let settings = config.stores.get("main").cloned().unwrap_or_default();
-    let url = settings.url.expose();
-    let options = store::Options {
-        pooler: match settings.pooler {
-            config::stores::Pooler::None => store::Pooler::None,
-            config::stores::Pooler::Transaction => store::Pooler::Transaction,
-        },
-        max_connections: settings.max_connections,
-        clock: clock.clone(),
-        ..store::Options::default()
-    };
-    store::open(&url, &options).await.context("stores.main.url")
-}
-
-/// Opens the store and brings its schema up to date. What only time can mend (a server that is down) is tried
-/// again in the background; everything else is an error at once.
-async fn open_store(
-    config: &Config,
-    clock: &Clock,
-    stop: &CancellationToken,
-) -> anyhow::Result<store::Shared> {
-    let store = connect(config, clock).await?;
-    let settings = config.stores.get("main").cloned().unwrap_or_default();
-    if !settings.migrate {
-        return Ok(store);
-    }
-    match store.migrate().await {
-        Ok(applied) => say_migrated(&applied),
-        Err(error) if error.kind == ErrorKind::Unavailable && store.engine() != "sqlite" => {
-            tracing::warn!(%error, "the store is not reached; starting all the same, requests are answered 503 until it is");
-            tokio::spawn(migrate_later(Arc::clone(&store), stop.clone()));
-        }
-        Err(error) => return Err(error).context("stores.main: the schema could not be brought up to date"),
-    }
-    Ok(store)
-}
-
-async fn migrate_later(store: store::Shared, stop: CancellationToken) {
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
-        }
-        match store.migrate().await {
-            Ok(applied) => return say_migrated(&applied),
-            Err(error) if error.kind == ErrorKind::Unavailable => {
-                tracing::debug!(%error, "the store is not reached");
-            }
-            Err(error) => tracing::error!(%error, "the schema could not be brought up to date"),
-        }
-    }
-}
-
-fn say_migrated(applied: &[String]) {
-    for name in applied {
-        tracing::info!(migration = %name, "migrated the store");
     }
 }
 
@@ -351,15 +306,27 @@ fn build_targets(config: &Config, context: &transport::Context) -> anyhow::Resul
 }
 
 fn engine_options(config: &Config) -> Options {
+    let options = Options::default();
     Options {
+        memory_bytes: share(options.memory_bytes, config),
         purge_every: config.deduplication.cleanup_interval.get(),
         retention: store::status::Retention {
             receipts: config.history.keep.get(),
             dead_letters: config.durability.keep_dead_letters.get(),
         },
         receipt: if config.history.keep.get().is_zero() { Receipt::Drop } else { Receipt::Keep },
-        ..Options::default()
+        ..options
     }
+}
+
+/// The memory of all stores together is that of one, as far as each can still work with its share.
+fn share(of_one: usize, config: &Config) -> usize {
+    (of_one / config.stores.len().max(1)).max(8 << 20)
+}
+
+fn group_limits(config: &Config) -> group::Limits {
+    let limits = group::Limits::default();
+    group::Limits { queued_bytes: share(limits.queued_bytes, config), ..limits }
 }
 
 fn routing(config: &Config) -> Routing {
@@ -388,11 +355,6 @@ pub(crate) fn preparer(config: &Config, random: Random) -> anyhow::Result<Prepar
         metrics: Metrics::new(None).map_err(anyhow::Error::msg)?,
         traces: Traces::default(),
     })
-}
-
-/// The URL of the store, which may hold a password.
-pub(crate) fn store_url(config: &Config) -> Arc<String> {
-    config.stores.get("main").cloned().unwrap_or_default().url.expose()
 }
 
 /// What a message's members may be.

@@ -71,6 +71,8 @@ mod scenario_slow;
 mod schedules;
 #[path = "all/store_conformance.rs"]
 mod store_conformance;
+#[path = "all/stores.rs"]
+mod stores;
 #[path = "all/support_selftest.rs"]
 mod support_selftest;
 #[path = "all/transport_conformance.rs"]

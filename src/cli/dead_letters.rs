@@ -1,6 +1,6 @@
 //! `oncegate dead-letters`: what was given up on, for operators with the configuration at hand.
 //!
-//! Works on the configured store itself, whether or not the gateway runs; a node that runs finds what was
+//! Works on the tenant's store itself, whether or not the gateway runs; a node that runs finds what was
 //! replayed within seconds. The rules are those of the API, and so are the documents that `--json` prints.
 
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{Source, print};
+use super::{Source, chosen, print};
 use crate::auth::{Grant, Principal, Via};
 use crate::gateway::Error;
 use crate::gateway::dead_letters::{
@@ -118,16 +118,35 @@ pub(super) struct Common {
     /// Those of this tenant; without it, those of messages without a tenant
     #[arg(long, value_name = "TENANT", default_value = "", hide_default_value = true)]
     tenant: String,
+    /// In this store, whatever the tenant; without it, in the store of the tenant
+    #[arg(long, value_name = "NAME")]
+    store: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+impl Command {
+    fn common(&self) -> &Common {
+        match self {
+            Self::List { common, .. }
+            | Self::Show { common, .. }
+            | Self::Replay { common, .. }
+            | Self::Discard { common, .. } => common,
+        }
+    }
 }
 
 pub(super) async fn run(command: Command, source: &Source) -> anyhow::Result<ExitCode> {
     let config = source.load()?;
     telemetry::init_logs(config.telemetry.log_format, &config.telemetry.log_level)
         .map_err(|error| anyhow::anyhow!("telemetry.log_level: {error}"))?;
-    let store = server::connect(&config, &crate::domain::Clock::system()).await?;
+    let common = command.common();
+    let name = match &common.store {
+        Some(name) => chosen(&config, Some(name))?.remove(0),
+        None => config.store_of(&common.tenant).to_owned(),
+    };
+    let store = server::stores::connect(&config, &name, &crate::domain::Clock::system()).await?;
     let letters = DeadLetters::apart(store.clone(), server::targets(&config), server::field_limits(&config));
     let done = match command {
         Command::List { which, limit, cursor, common } => list(&letters, which, limit, cursor, &common).await,

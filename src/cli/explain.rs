@@ -33,10 +33,11 @@ pub(super) async fn run(args: Args, source: &Source) -> anyhow::Result<ExitCode>
     let draft = native::one(&body, &server::field_limits(&config), clock.now())
         .map_err(|error| anyhow::anyhow!("the message cannot be read: {error}"))?;
     let preparer = server::preparer(&config, Random)?;
+    let name = config.store_of(&args.tenant);
     // Opening an embedded store would make its file. Where there is none, nothing is taken.
-    let store = match store::embedded_file(&server::store_url(&config)) {
+    let store = match store::embedded_file(&config.store(name).url.expose()) {
         Some(file) if !file.exists() => None,
-        _ => Some(server::connect(&config, &clock).await?),
+        _ => Some(server::stores::connect(&config, name, &clock).await?),
     };
     let principal = Principal { tenant: args.tenant, ..Principal::anonymous() };
     let told = explain(&preparer, store.as_ref(), &principal, &draft).await;

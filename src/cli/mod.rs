@@ -85,6 +85,10 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => match error.downcast_ref::<Errors>() {
             Some(errors) => refused(errors),
+            None if error.is::<Refusal>() => {
+                failed(&error);
+                ExitCode::from(REFUSED)
+            }
             None => failed(&error),
         },
     }
@@ -100,6 +104,21 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Storage(command) => storage::run(command, &source).await,
         Command::DeadLetters(command) => dead_letters::run(command, &source).await,
     }
+}
+
+/// Arguments that do not fit the configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refusal(String);
+
+/// The stores that `--store` chooses: all of them without it.
+fn chosen(config: &Config, store: Option<&str>) -> Result<Vec<String>, Refusal> {
+    let Some(name) = store else { return Ok(config.store_names().map(str::to_owned).collect()) };
+    if config.store_names().any(|known| known == name) {
+        return Ok(vec![name.to_owned()]);
+    }
+    let known: Vec<_> = config.store_names().collect();
+    Err(Refusal(format!("--store: there is no store `{name}`; there are {}", known.join(", "))))
 }
 
 /// Where the configuration comes from.

@@ -1,5 +1,7 @@
 //! What a type cannot say: limits, names that must be defined, combinations that cannot work.
 
+mod stores;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
@@ -104,20 +106,6 @@ impl Found {
         }
     }
 
-    fn intake(&mut self, config: &Config) {
-        let key = Key::of(["intake"]);
-        self.positive(key.name("poll"), config.intake.poll);
-        let Some(store) = config.stores.get("main").filter(|_| config.intake.notify) else { return };
-        if store.url.expose().starts_with("sqlite") {
-            self.add(key.name("notify"), "SQLite tells nobody of a commit: leave the key out");
-        } else if store.pooler == super::stores::Pooler::Transaction {
-            self.add(
-                key.name("notify"),
-                "nobody can listen through `pooler = \"transaction\"`: leave the key out",
-            );
-        }
-    }
-
     fn server(&mut self, config: &Config) {
         let limits = &config.server.limits;
         let key = Key::of(["server", "limits"]);
@@ -131,38 +119,6 @@ impl Found {
         self.positive(key.name("header_timeout"), limits.header_timeout);
         self.positive(key.name("body_timeout"), limits.body_timeout);
         self.positive(key.name("deliver_horizon"), limits.deliver_horizon);
-    }
-
-    fn stores(&mut self, config: &Config, backends: &dyn Backends) {
-        let engines = backends.engines();
-        for (name, store) in &config.stores {
-            let key = Key::of(["stores", name]);
-            if name != "main" {
-                self.add(key, "this version has one store, named `main`");
-                continue;
-            }
-            let url = store.url.expose();
-            // The URL itself may hold a password.
-            match url.split_once(':') {
-                Some((scheme, rest)) if engines.contains(&scheme) => {
-                    if rest.trim_start_matches('/').is_empty() {
-                        self.add(key.name("url"), format!("says nothing after `{scheme}:`"));
-                    }
-                }
-                Some((scheme, _)) => self.add(
-                    key.name("url"),
-                    format!(
-                        "there is no store `{scheme}:`; a URL begins with {}",
-                        listed(engines.iter().copied(), ":")
-                    ),
-                ),
-                None => self.add(
-                    key.name("url"),
-                    format!("is not a URL; it begins with {}", listed(engines.iter().copied(), ":")),
-                ),
-            }
-            self.within(key.name("max_connections"), store.max_connections, 1, 10_000);
-        }
     }
 
     fn durability(&mut self, config: &Config) {
@@ -214,7 +170,7 @@ impl Found {
                 self.add(key.name("secrets"), "holds one secret, or two while one is being replaced");
             }
             if let Some(tenant) = &api_key.tenant
-                && (tenant.is_empty() || tenant.len() > 255 || tenant.chars().any(char::is_control))
+                && !is_tenant(tenant)
             {
                 self.add(key.name("tenant"), "is 1 to 255 printable characters; leave it out for none");
             }
@@ -473,6 +429,10 @@ impl Found {
 
 fn listed<'a>(names: impl IntoIterator<Item = &'a str>, after: &str) -> String {
     names.into_iter().map(|name| format!("`{name}{after}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn is_tenant(name: &str) -> bool {
+    !name.is_empty() && name.len() <= 255 && !name.chars().any(char::is_control)
 }
 
 fn is_loopback(url: &url::Url) -> bool {

@@ -77,7 +77,7 @@ pub use value::{ByteSize, Duration};
 pub struct Config {
     /// The HTTP server.
     pub server: Server,
-    /// The stores, by name. This version takes one, named `main`.
+    /// The stores, by name. `main` is always there; more may hold the messages of some tenants.
     #[schemars(extend("x-name" = "main"))]
     pub stores: BTreeMap<String, Store>,
     /// When and by whom deliveries are made, and what is kept.

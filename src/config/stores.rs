@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Secret;
 
-/// A database with Oncegate's tables.
+/// A database with Oncegate's tables. `main` is always there; others hold the messages of the tenants that they name.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Store {
@@ -17,19 +17,61 @@ pub struct Store {
     /// What stands between this program and the database server: `none`, or `transaction` for a proxy that
     /// gives a session only for the length of a transaction (PgBouncer in transaction mode and the like).
     pub pooler: Pooler,
-    /// The most connections that this node opens.
+    /// The tenants whose messages are in this store. A tenant that no store names is in `main`, and so are messages
+    /// without a tenant. Every store but `main` names at least one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("examples" = [["acme"]]))]
+    pub tenants: Vec<String>,
+    /// The most connections that this node opens to it.
     pub max_connections: u32,
     /// Whether the schema is brought up to date at start, under a lock. If not, `oncegate storage migrate` has to
     /// be run, and until then every write is answered 503.
     pub migrate: bool,
 }
 
+/// The store of tenants that no store names.
+pub const MAIN: &str = "main";
+
 /// Where the embedded store is when the configuration does not say.
 pub const DEFAULT_URL: &str = "sqlite:oncegate-data/oncegate.db";
 
 impl Default for Store {
     fn default() -> Self {
-        Self { url: Secret::new(DEFAULT_URL), pooler: Pooler::None, max_connections: 10, migrate: true }
+        Self {
+            url: Secret::new(DEFAULT_URL),
+            pooler: Pooler::None,
+            tenants: Vec::new(),
+            max_connections: 10,
+            migrate: true,
+        }
+    }
+}
+
+impl Store {
+    /// Whether its engine can tell of commits (`intake.notify`).
+    pub fn can_notify(&self) -> bool {
+        self.pooler == Pooler::None && !self.url.expose().starts_with("sqlite")
+    }
+}
+
+impl super::Config {
+    /// The name of the store of a tenant's messages.
+    pub fn store_of(&self, tenant: &str) -> &str {
+        let mut stores = self.stores.iter();
+        stores
+            .find(|(_, store)| store.tenants.iter().any(|name| name == tenant))
+            .map_or(MAIN, |(name, _)| name.as_str())
+    }
+
+    /// The settings of a store; the defaults for one that is not configured.
+    pub fn store(&self, name: &str) -> Store {
+        self.stores.get(name).cloned().unwrap_or_default()
+    }
+
+    /// The names of all stores, `main` first.
+    pub fn store_names(&self) -> impl Iterator<Item = &str> {
+        let others = self.stores.keys().map(String::as_str).filter(|name| *name != MAIN);
+        std::iter::once(MAIN).chain(others)
     }
 }
 

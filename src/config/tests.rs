@@ -258,7 +258,6 @@ fn what_cannot_work_is_refused() {
     says("[server.limits]\nbody = 0", &["x.toml:2: server.limits.body: "]);
     says("[server.limits]\njson_depth = 128", &["x.toml:2: server.limits.json_depth: 128 is out of range"]);
     says("[server.limits]\nheader_timeout = \"0s\"", &["x.toml:2: server.limits.header_timeout: "]);
-    says("[stores.other]\nurl = \"sqlite:x\"", &["x.toml:1: stores.other: this version has one store"]);
     says(
         "[stores.main]\nurl = \"mysql://u:topsecret@h/d\"",
         &["x.toml:2: stores.main.url: there is no store `mysql:`; a URL begins with `sqlite:`, `postgres:`"],
@@ -267,6 +266,27 @@ fn what_cannot_work_is_refused() {
         "[stores.main]\nurl = \"topsecret\"",
         &["x.toml:2: stores.main.url: is not a URL; it begins with `sqlite:`"],
     );
+    says(
+        "[stores.\"a b\"]\nurl = \"sqlite:x\"\ntenants = [\"t\"]",
+        &["x.toml:1: stores.\"a b\": a name has"],
+    );
+    says("[stores.b]\nurl = \"sqlite:x\"", &["x.toml:1: stores.b.tenants: names no tenant"]);
+    says(
+        "[stores.b]\nurl = \"sqlite:x\"\ntenants = [\"t\"]\n[stores.c]\nurl = \"sqlite:y\"\ntenants = [\"u\", \"t\"]",
+        &["x.toml:6: stores.c.tenants[1]: `t` is in `stores.b.tenants` as well"],
+    );
+    says(
+        "[stores.b]\nurl = \"sqlite:x\"\ntenants = [\"t\", \"t\", \"\"]",
+        &[
+            "x.toml:3: stores.b.tenants[1]: `t` stands in this list twice",
+            "x.toml:3: stores.b.tenants[2]: is 1 to 255 printable characters",
+        ],
+    );
+    says(
+        "[stores.main]\nurl = \"sqlite:x\"\n[stores.b]\nurl = \"sqlite://./x\"\ntenants = [\"t\"]",
+        &["x.toml:4: stores.b.url: is that of `stores.main` as well: each store needs a database of its own"],
+    );
+    says("[stores.b]\ntenants = [\"t\"]", &["x.toml:1: stores.b.url: is that of `stores.main` as well"]);
     says("[messages.\"a.*\"]", &["x.toml:1: messages.\"a.*\": names one type exactly"]);
     says(
         "[messages.a]\nschema = \"none.json\"",

@@ -74,6 +74,8 @@ impl Default for Options {
 
 /// What all tasks of the engine share.
 pub(super) struct Shared {
+    /// The store's name, for the log.
+    pub name: Arc<str>,
     pub store: store::Shared,
     pub clock: Clock,
     pub random: Random,
@@ -96,13 +98,13 @@ impl Shared {
     /// Logs that the store fails, once until it answers again.
     pub fn store_failed(&self, what: &'static str, error: &store::Error) {
         if !self.store_failing.swap(true, Ordering::Relaxed) {
-            tracing::warn!(what, %error, "the store does not answer; deliveries wait");
+            tracing::warn!(store = %self.name, what, %error, "the store does not answer; deliveries wait");
         }
     }
 
     pub fn store_answered(&self) {
         if self.store_failing.swap(false, Ordering::Relaxed) {
-            tracing::info!("the store answers again");
+            tracing::info!(store = %self.name, "the store answers again");
         }
     }
 }
@@ -162,6 +164,7 @@ pub struct TargetView {
 impl Engine {
     /// Starts delivering: one task per target, a settler, and the scanner. Needs a Tokio runtime.
     pub fn start(
+        name: &str,
         store: store::Shared,
         targets: Vec<TargetOptions>,
         options: Options,
@@ -170,11 +173,14 @@ impl Engine {
         metrics: Metrics,
     ) -> Self {
         let (settler, settlements) = settler::channel();
-        let workers: HashMap<Target, Arc<Worker>> = targets
-            .into_iter()
-            .map(|options| (options.target.clone(), Arc::new(Worker::new(options, clock.monotonic()))))
-            .collect();
+        let worker = |options: TargetOptions| {
+            let labels = metrics.labels(&options.target);
+            Worker::new(options, labels, clock.monotonic())
+        };
+        let workers: HashMap<Target, Arc<Worker>> =
+            targets.into_iter().map(|options| (options.target.clone(), Arc::new(worker(options)))).collect();
         let shared = Arc::new(Shared {
+            name: name.into(),
             store,
             scanner_progress: std::sync::Mutex::new(clock.monotonic()),
             clock,
@@ -310,6 +316,11 @@ impl Engine {
             tracing::warn!("the store did not take the last outcomes; those messages will be sent again");
         }
         self.ended.cancel();
+    }
+
+    /// Ends the connections to the targets. To be called once nothing is attempted by them any more: engines of
+    /// several stores share them.
+    pub async fn close(&self) {
         for worker in self.shared.workers.values() {
             worker.options.transport.close().await;
         }

@@ -52,10 +52,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Worker {
-    pub fn new(options: TargetOptions, now: Instant) -> Self {
+    pub fn new(options: TargetOptions, labels: TargetLabels, now: Instant) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         Self {
-            labels: TargetLabels::new(&options.target),
+            labels,
             rows_held: AtomicUsize::new(0),
             sender,
             receiver: tokio::sync::Mutex::new(receiver),

@@ -135,7 +135,7 @@ impl Gateway {
             message_id: request.message_id,
             fingerprint: None,
         };
-        match self.store.claim(&new).await? {
+        match self.store(principal).claim(&new).await? {
             Stored::Granted(claim) => {
                 Ok(ClaimAnswer::Claimed { token: write_token(claim.token), lease_until: claim.expires_at })
             }
@@ -159,8 +159,11 @@ impl Gateway {
     pub async fn renew_claim(&self, principal: &Principal, holder: ClaimRenewal) -> Result<RenewAnswer> {
         let key = claim_key(principal, &holder.scope, &holder.id)?;
         let lease = lease(holder.lease.as_deref())?;
-        let claim =
-            self.store.renew(key, read_token(&holder.token)?, lease).await?.ok_or(Error::ClaimLost)?;
+        let claim = self
+            .store(principal)
+            .renew(key, read_token(&holder.token)?, lease)
+            .await?
+            .ok_or(Error::ClaimLost)?;
         Ok(RenewAnswer { lease_until: claim.expires_at })
     }
 
@@ -171,8 +174,11 @@ impl Gateway {
     pub async fn confirm_claim(&self, principal: &Principal, holder: ClaimHolder) -> Result<ConfirmAnswer> {
         let key = claim_key(principal, &holder.scope, &holder.id)?;
         let window = self.settings.claim_window;
-        let claim =
-            self.store.confirm(key, read_token(&holder.token)?, window).await?.ok_or(Error::ClaimLost)?;
+        let claim = self
+            .store(principal)
+            .confirm(key, read_token(&holder.token)?, window)
+            .await?
+            .ok_or(Error::ClaimLost)?;
         Ok(ConfirmAnswer::Confirmed { expires_at: claim.expires_at })
     }
 
@@ -182,7 +188,7 @@ impl Gateway {
     /// `ClaimLost` when the token no longer holds.
     pub async fn release_claim(&self, principal: &Principal, holder: ClaimHolder) -> Result<()> {
         let key = claim_key(principal, &holder.scope, &holder.id)?;
-        if self.store.release(key, read_token(&holder.token)?).await? {
+        if self.store(principal).release(key, read_token(&holder.token)?).await? {
             Ok(())
         } else {
             Err(Error::ClaimLost)
@@ -202,9 +208,10 @@ impl Gateway {
             return Err(forbidden(scope));
         }
         let parts = [principal.tenant.as_str(), scope];
-        let mut claim = self.store.claim_of(ClaimKey::new(ClaimKind::Consumer, &parts, id)).await?;
+        let mut claim =
+            self.store(principal).claim_of(ClaimKey::new(ClaimKind::Consumer, &parts, id)).await?;
         if claim.is_none() && operates {
-            claim = self.store.claim_of(ClaimKey::new(ClaimKind::Work, &parts, id)).await?;
+            claim = self.store(principal).claim_of(ClaimKey::new(ClaimKind::Work, &parts, id)).await?;
         }
         let claim = claim.filter(|claim| claim.id == id).ok_or_else(|| Error::NotFound {
             detail: "Nobody holds this id in this scope: it was never claimed, was released, or has expired."

@@ -52,7 +52,7 @@ impl Gateway {
     /// # Errors
     /// `Forbidden` for a type that the principal may not publish.
     pub async fn explain(&self, principal: &Principal, draft: Draft) -> Result<Explanation> {
-        explain(&self.preparer, Some(&self.store), principal, &draft).await
+        explain(&self.preparer, Some(self.store(principal)), principal, &draft).await
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::prepare::{Batch, By, Way};
-use super::{Error, Gateway, Preparer};
+use super::{Error, Gateway, Preparer, StoreNode};
 use crate::auth::Principal;
 use crate::domain::delivery::{DeadKind, Target};
 use crate::domain::{Clock, Limits, Timestamp};
@@ -32,10 +32,10 @@ pub struct Options {
     pub body_bytes: usize,
 }
 
-/// Moves rows on until `stop`.
-pub async fn run(gateway: Arc<Gateway>, options: Options, stop: CancellationToken) {
+/// Moves the rows of one store on until `stop`.
+pub async fn run(gateway: Arc<Gateway>, node: Arc<StoreNode>, options: Options, stop: CancellationToken) {
     let heard = Arc::new(Notify::new());
-    let listening = tokio::spawn(listen(Arc::clone(&gateway), options.notify, Arc::clone(&heard)));
+    let listening = tokio::spawn(listen(Arc::clone(&node), options.notify, Arc::clone(&heard)));
     let judge: store::intake::Shared = Arc::new(Judging {
         preparer: gateway.preparer.clone(),
         limits: gateway.settings.limits,
@@ -44,14 +44,14 @@ pub async fn run(gateway: Arc<Gateway>, options: Options, stop: CancellationToke
     });
     let mut failing = false;
     loop {
-        let wait = match gateway.move_some(&judge).await {
+        let wait = match gateway.move_some(&node, &judge).await {
             Ok(wait) => {
                 failing = false;
                 wait.unwrap_or(options.poll)
             }
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    tracing::warn!(%error, "the intake is not moved on; its rows wait");
+                    tracing::warn!(store = %node.name, %error, "the intake is not moved on; its rows wait");
                 }
                 options.poll.max(Duration::from_secs(1))
             }
@@ -67,17 +67,17 @@ pub async fn run(gateway: Arc<Gateway>, options: Options, stop: CancellationToke
 }
 
 /// Keeps listening, where that is wanted.
-async fn listen(gateway: Arc<Gateway>, notify: Notifying, heard: Arc<Notify>) {
-    while let Err(error) = gateway.store.set_intake_notify(notify).await {
-        tracing::debug!(%error, "the NOTIFY of the intake could not be switched yet");
+async fn listen(node: Arc<StoreNode>, notify: Notifying, heard: Arc<Notify>) {
+    while let Err(error) = node.store.set_intake_notify(notify).await {
+        tracing::debug!(store = %node.name, %error, "the NOTIFY of the intake could not be switched yet");
         tokio::time::sleep(LISTEN_PAUSE).await;
     }
     if notify == Notifying::Off {
         return;
     }
     loop {
-        if let Err(error) = gateway.store.listen_intake(Arc::clone(&heard)).await {
-            tracing::warn!(%error, "not listening; the intake is polled until this works again");
+        if let Err(error) = node.store.listen_intake(Arc::clone(&heard)).await {
+            tracing::warn!(store = %node.name, %error, "not listening; the intake is polled until this works again");
         }
         tokio::time::sleep(LISTEN_PAUSE).await;
     }
@@ -85,21 +85,25 @@ async fn listen(gateway: Arc<Gateway>, notify: Notifying, heard: Arc<Notify>) {
 
 impl Gateway {
     /// Moves one group, if there is one. When the next is to be looked for; `None`: not before the next poll.
-    async fn move_some(&self, judge: &store::intake::Shared) -> store::Result<Option<Duration>> {
-        if !self.store.intake_waits().await? {
+    async fn move_some(
+        &self,
+        node: &StoreNode,
+        judge: &store::intake::Shared,
+    ) -> store::Result<Option<Duration>> {
+        if !node.store.intake_waits().await? {
             return Ok(None);
         }
-        let moved = self.store.move_intake(GROUP, Arc::clone(judge)).await?;
+        let moved = node.store.move_intake(GROUP, Arc::clone(judge)).await?;
         let wait = match (moved.rows(), moved.left) {
             (0, 0) => None,
             (_, 0) => Some(Duration::ZERO),
             (_, _) => Some(LEFT_PAUSE),
         };
-        self.say_moved(moved);
+        self.say_moved(node, moved);
         Ok(wait)
     }
 
-    fn say_moved(&self, moved: Moved) {
+    fn say_moved(&self, node: &StoreNode, moved: Moved) {
         let now = self.clock.now();
         let mut accepted = 0;
         for (stored, outcome) in moved.accepted {
@@ -111,11 +115,11 @@ impl Gateway {
                         .deliver_at
                         .map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
                     for row in &stored.targets {
-                        self.engine.note_due(&row.target, wait);
+                        node.engine.note_due(&row.target, wait);
                     }
                 }
                 MessageOutcome::Duplicate(first) => {
-                    self.metrics.duplicate(&message.kind);
+                    node.metrics.duplicate(&message.kind);
                     tracing::info!(
                         message_type = %message.kind, message = %message.id,
                         deduplication_id = ?message.deduplication_id, first_message = ?first.claim.message_id,
@@ -125,10 +129,10 @@ impl Gateway {
                 }
             }
         }
-        self.metrics.accepted(accepted);
+        node.metrics.accepted(accepted);
         for dead in moved.dead {
             let named = dead.row.draft.destinations.iter().flatten().next().cloned().unwrap_or_default();
-            self.metrics.dead(&Target::destination(&named), dead.kind, 1);
+            node.metrics.dead(&Target::destination(&named), dead.kind, 1);
             tracing::warn!(
                 message_type = %dead.row.draft.kind, message = ?dead.row.draft.id, reason = dead.kind.as_str(),
                 text = %dead.text, "a message of the intake cannot be accepted: dead letter"

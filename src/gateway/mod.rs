@@ -16,6 +16,7 @@ pub mod publish;
 pub mod readiness;
 mod routing;
 pub mod status;
+mod stores;
 pub mod targets;
 
 use std::sync::Arc;
@@ -25,19 +26,16 @@ pub use cascade::Cascades;
 pub use error::{Error, HandlerFailure, Place, Result};
 pub use prepare::Preparer;
 pub use routing::{Destinations, Handlers, Routing};
+pub use stores::{StoreNode, Stores};
 
-use crate::delivery::Engine;
 use crate::domain::{Clock, Random};
-use crate::store::group::Acceptor;
 use crate::telemetry::Metrics;
 use crate::telemetry::trace::Traces;
 use crate::{auth, store};
 
 /// What every use case works with. Shared by all requests as `Arc<Gateway>`.
 pub struct Gateway {
-    pub(crate) store: store::Shared,
-    pub(crate) acceptor: Acceptor,
-    pub(crate) engine: Engine,
+    pub(crate) stores: Stores,
     pub(crate) preparer: Preparer,
     pub(crate) invoker: invoke::Invoker,
     pub(crate) settings: Settings,
@@ -60,8 +58,7 @@ pub struct Settings {
 
 /// What a gateway is made of.
 pub struct Parts {
-    pub store: store::Shared,
-    pub engine: Engine,
+    pub stores: Stores,
     pub preparer: Preparer,
     pub invoker: invoke::Invoker,
     pub settings: Settings,
@@ -73,11 +70,8 @@ pub struct Parts {
 
 impl Gateway {
     pub fn new(parts: Parts) -> Arc<Self> {
-        let acceptor = Acceptor::new(Arc::clone(&parts.store), crate::store::group::Limits::default());
         Arc::new(Self {
-            acceptor,
-            store: parts.store,
-            engine: parts.engine,
+            stores: parts.stores,
             preparer: parts.preparer,
             invoker: parts.invoker,
             settings: parts.settings,
@@ -88,12 +82,22 @@ impl Gateway {
         })
     }
 
+    /// The stores of this node.
+    pub fn stores(&self) -> &Stores {
+        &self.stores
+    }
+
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
     pub fn random(&self) -> Random {
         self.random
+    }
+
+    /// The store of the principal's messages.
+    fn store(&self, principal: &auth::Principal) -> &store::Shared {
+        &self.stores.of(&principal.tenant).store
     }
 
     /// What a message's members may be.
@@ -104,9 +108,16 @@ impl Gateway {
     /// Ends: what is queued is accepted, what has begun is delivered as far as `deadline` lets it, the rest
     /// stays in the store. To be called when no request comes in any more.
     pub async fn drain(&self, deadline: Duration) {
-        self.acceptor.close().await;
-        self.engine.drain(deadline).await;
-        self.store.close().await;
+        // Side by side: a store that is down holds up no other.
+        let drains = self.stores.iter().map(|node| async move {
+            node.acceptor.close().await;
+            node.engine.drain(deadline).await;
+            node.store.close().await;
+        });
+        futures::future::join_all(drains).await;
+        for node in self.stores.iter() {
+            node.engine.close().await;
+        }
         self.traces.shutdown();
         self.metrics.shutdown();
     }

@@ -8,9 +8,9 @@ use chrono::{DateTime, Utc};
 
 use super::answer::{self, Renderer};
 use super::prepare::{Batch, By, Way};
-use super::{Error, Gateway, Result};
+use super::{Error, Gateway, Result, StoreNode};
 use crate::auth::Principal;
-use crate::delivery::Permit;
+use crate::delivery::{Engine, Permit};
 use crate::domain::claim::{ClaimKey, ClaimKind};
 use crate::domain::delivery::Delivery;
 use crate::domain::message::Draft;
@@ -135,7 +135,8 @@ impl Gateway {
             batch.add(prepared);
         }
         let Batch { elements, mut messages, .. } = batch;
-        let permits = self.reserve(&mut messages, now);
+        let node = self.stores.of(&principal.tenant);
+        let permits = reserve(&node.engine, &mut messages, now);
         let renderer = Arc::new(Renderer { form, elements });
         if messages.is_empty() && key.is_none() {
             return Ok(renderer.answer(&[]));
@@ -147,16 +148,17 @@ impl Gateway {
             token,
         };
         let fingerprint = request.claim.as_ref().map(|claim| claim.fingerprint);
-        let outcome = self.acceptor.accept(request).await?;
-        self.metrics.accept_took(self.clock.monotonic().saturating_duration_since(began));
+        let outcome = node.acceptor.accept(request).await?;
+        node.metrics.accept_took(self.clock.monotonic().saturating_duration_since(began));
         match outcome {
             Accepted::Stored(outcomes) => {
                 let answer = renderer.answer(&outcomes);
-                self.send_on(&renderer, messages, permits, &outcomes, token, now);
+                let sending = Sending { permits, token, now };
+                self.send_on(node, &renderer, messages, sending, &outcomes);
                 Ok(answer)
             }
             Accepted::Refused(outcomes) => {
-                self.say_duplicates(&renderer, &outcomes);
+                say_duplicates(node, &renderer, &outcomes);
                 let answer = renderer.answer(&outcomes);
                 Err(Error::Duplicate {
                     detail:
@@ -168,26 +170,6 @@ impl Gateway {
             Accepted::Replay(claim) => self.replay(&claim, fingerprint),
             Accepted::KeyReused(_) => Err(Error::IdempotencyKeyReused),
         }
-    }
-
-    /// Takes room in memory for every row that may be attempted at once, and writes into the rows for how long
-    /// they are leased. By message, by target.
-    fn reserve(&self, messages: &mut [accept::Message], now: Timestamp) -> Vec<Vec<Option<Permit>>> {
-        messages
-            .iter_mut()
-            .map(|stored| {
-                let later = stored.same_as.is_some() || stored.message.deliver_at.is_some_and(|at| at > now);
-                // Bodies are shared between the rows of one message; what a row holds besides counts as 1 KiB.
-                let bytes = stored.message.body.len() + 1_024;
-                let rows = stored.targets.iter_mut();
-                rows.map(|row| {
-                    let permit = if later { None } else { self.engine.reserve(&row.target, bytes) };
-                    row.hold = permit.as_ref().map(Permit::lease);
-                    permit
-                })
-                .collect()
-            })
-            .collect()
     }
 
     pub(super) fn request_claim(&self, principal: &Principal, key: &RequestKey) -> accept::RequestClaim {
@@ -205,13 +187,13 @@ impl Gateway {
     /// The rows are committed: attempt what is held in memory, remember when the rest is due.
     fn send_on(
         &self,
+        node: &StoreNode,
         renderer: &Renderer,
         messages: Vec<accept::Message>,
-        permits: Vec<Vec<Option<Permit>>>,
+        sending: Sending,
         outcomes: &[MessageOutcome],
-        token: Token,
-        now: Timestamp,
     ) {
+        let Sending { permits, token, now } = sending;
         let mut accepted = 0;
         for ((stored, permits), outcome) in messages.into_iter().zip(permits).zip(outcomes) {
             if matches!(outcome, MessageOutcome::Duplicate(_)) {
@@ -224,7 +206,7 @@ impl Gateway {
                 .map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
             for (target_no, (row, permit)) in stored.targets.into_iter().zip(permits).enumerate() {
                 let Some(permit) = permit else {
-                    self.engine.note_due(&row.target, wait);
+                    node.engine.note_due(&row.target, wait);
                     continue;
                 };
                 // Targets are configured by hand; there are never more than an i16 can count.
@@ -235,24 +217,11 @@ impl Gateway {
                     message: Arc::clone(&stored.message),
                     attempts: 0,
                 };
-                self.engine.offer(permit, delivery, token);
+                node.engine.offer(permit, delivery, token);
             }
         }
-        self.metrics.accepted(accepted);
-        self.say_duplicates(renderer, outcomes);
-    }
-
-    /// A duplicate is never silent.
-    fn say_duplicates(&self, renderer: &Renderer, outcomes: &[MessageOutcome]) {
-        for (element, outcome) in renderer.elements.iter().zip(outcomes) {
-            let MessageOutcome::Duplicate(first) = outcome else { continue };
-            self.metrics.duplicate(&element.kind);
-            tracing::info!(
-                message_type = %element.kind, message = %element.id, deduplication_id = ?element.deduplication_id,
-                first_message = ?first.claim.message_id, first_seen_at = %first.claim.first_seen_at,
-                expires_at = %first.claim.expires_at, "duplicate: the work is taken by an earlier message"
-            );
-        }
+        node.metrics.accepted(accepted);
+        say_duplicates(node, renderer, outcomes);
     }
 
     /// The key was used before.
@@ -269,5 +238,46 @@ impl Gateway {
             tracing::error!(key = %claim.id, "the answer kept for an idempotency key cannot be read");
             Error::Internal
         })
+    }
+}
+
+/// What is needed to send on what was stored.
+struct Sending {
+    /// By message, by target.
+    permits: Vec<Vec<Option<Permit>>>,
+    token: Token,
+    now: Timestamp,
+}
+
+/// Takes room in memory for every row that may be attempted at once, and writes into the rows for how long
+/// they are leased. By message, by target.
+fn reserve(engine: &Engine, messages: &mut [accept::Message], now: Timestamp) -> Vec<Vec<Option<Permit>>> {
+    messages
+        .iter_mut()
+        .map(|stored| {
+            let later = stored.same_as.is_some() || stored.message.deliver_at.is_some_and(|at| at > now);
+            // Bodies are shared between the rows of one message; what a row holds besides counts as 1 KiB.
+            let bytes = stored.message.body.len() + 1_024;
+            let rows = stored.targets.iter_mut();
+            rows.map(|row| {
+                let permit = if later { None } else { engine.reserve(&row.target, bytes) };
+                row.hold = permit.as_ref().map(Permit::lease);
+                permit
+            })
+            .collect()
+        })
+        .collect()
+}
+
+/// A duplicate is never silent.
+fn say_duplicates(node: &StoreNode, renderer: &Renderer, outcomes: &[MessageOutcome]) {
+    for (element, outcome) in renderer.elements.iter().zip(outcomes) {
+        let MessageOutcome::Duplicate(first) = outcome else { continue };
+        node.metrics.duplicate(&element.kind);
+        tracing::info!(
+            message_type = %element.kind, message = %element.id, deduplication_id = ?element.deduplication_id,
+            first_message = ?first.claim.message_id, first_seen_at = %first.claim.first_seen_at,
+            expires_at = %first.claim.expires_at, "duplicate: the work is taken by an earlier message"
+        );
     }
 }

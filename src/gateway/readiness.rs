@@ -1,39 +1,74 @@
 //! Whether this node can do its work. A failing destination changes nothing: its messages wait in the store.
+//!
+//! With several stores the node is ready while one of them is: every node has the same stores, and taking all
+//! nodes away because one store is down would stop the tenants of the others.
 
 use std::time::Duration;
 
-use serde::Serialize;
-use utoipa::ToSchema;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 
-use super::Gateway;
+use super::{Gateway, StoreNode};
 use crate::store::status;
 
 /// A loop of the node that has made no progress for this long is stuck.
 const STUCK: Duration = Duration::from_secs(30);
+/// How much longer than the first ready store another may take to answer, so that one that hangs does not
+/// hang the report.
+const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The answer of `/readyz`.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[schema(as = Readiness)]
+/// How the node stands.
+#[derive(Clone, Debug)]
 pub struct Report {
     pub ready: bool,
-    /// What is wrong, and what to do.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Every store, `main` first.
+    pub stores: Vec<StoreReport>,
+}
+
+/// How one store stands.
+#[derive(Clone, Debug)]
+pub struct StoreReport {
+    pub name: String,
+    /// What is wrong, and what to do. `None`: nothing.
     pub detail: Option<String>,
 }
 
 impl Gateway {
-    /// Whether the store is reached and migrated, and the node's own loops make progress.
+    /// Whether the stores are reached and migrated, and the node's own loops make progress.
     pub async fn readiness(&self) -> Report {
-        let detail = match self.store.readiness().await {
-            Ok(status::Readiness::Ready) => self.engine.progress(STUCK).err(),
-            Ok(status::Readiness::NotMigrated) => {
-                Some("the store's schema is not up to date: run `oncegate storage migrate`".to_owned())
-            }
-            Err(error) => {
-                tracing::debug!(%error, "not ready");
-                Some("the store cannot be reached or used".to_owned())
-            }
-        };
-        Report { ready: detail.is_none(), detail }
+        let silent = || Some("the store does not answer in time".to_owned());
+        let mut details: Vec<_> = self.stores.iter().map(|_| silent()).collect();
+        let asked =
+            self.stores.iter().enumerate().map(|(place, node)| async move { (place, stand(node).await) });
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let mut ready = false;
+        loop {
+            let next = if ready {
+                tokio::time::timeout(PATIENCE, asked.next()).await.unwrap_or(None)
+            } else {
+                asked.next().await
+            };
+            let Some((place, detail)) = next else { break };
+            ready |= detail.is_none();
+            details[place] = detail;
+        }
+        let stores = self.stores.iter().zip(details).map(|(node, detail)| {
+            node.metrics.store_up(detail.is_none());
+            StoreReport { name: node.name.to_string(), detail }
+        });
+        Report { ready, stores: stores.collect() }
+    }
+}
+
+/// What is wrong with it.
+async fn stand(node: &StoreNode) -> Option<String> {
+    match node.store.readiness().await {
+        Ok(status::Readiness::Ready) => node.engine.progress(STUCK).err(),
+        Ok(status::Readiness::NotMigrated) => {
+            Some("the store's schema is not up to date: run `oncegate storage migrate`".to_owned())
+        }
+        Err(error) => {
+            tracing::debug!(store = %node.name, %error, "not ready");
+            Some("the store cannot be reached or used".to_owned())
+        }
     }
 }

@@ -76,7 +76,8 @@ impl Gateway {
     /// `NotFound` when nothing of it is left, or it is another tenant's.
     pub async fn message(&self, principal: &Principal, id: &str) -> Result<Message> {
         may_read(principal)?;
-        let found = if plausible(id) { self.store.message(&principal.tenant, id).await? } else { None };
+        let found =
+            if plausible(id) { self.store(principal).message(&principal.tenant, id).await? } else { None };
         found.map(Message::from).ok_or_else(|| not_found(id))
     }
 
@@ -95,7 +96,7 @@ impl Gateway {
             limit: query.limit.unwrap_or(LIMIT).clamp(1, MAX_LIMIT),
             cursor: query.cursor.as_deref().map(parse_cursor).transpose()?,
         };
-        let page = self.store.messages(&wanted).await?;
+        let page = self.store(principal).messages(&wanted).await?;
         Ok(Page {
             items: page.items.into_iter().map(Message::from).collect(),
             next_cursor: page.next.map(|id| id.simple().to_string()),
@@ -108,8 +109,11 @@ impl Gateway {
     /// `NotFound`, `NotCancellable`.
     pub async fn cancel(&self, principal: &Principal, id: &str) -> Result<()> {
         may_write(principal)?;
-        let cancelled =
-            if plausible(id) { self.store.cancel(&principal.tenant, id).await? } else { Cancelled::NotFound };
+        let cancelled = if plausible(id) {
+            self.store(principal).cancel(&principal.tenant, id).await?
+        } else {
+            Cancelled::NotFound
+        };
         match cancelled {
             Cancelled::Yes => {
                 tracing::info!(message = id, principal = %principal.name, "message cancelled");

@@ -1,22 +1,33 @@
 //! Destinations and handlers: how they stand, pausing and resuming.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Error, Gateway, Result, may_read, may_write};
+use super::{Error, Gateway, Result, StoreNode, may_read, may_write};
 use crate::auth::Principal;
 use crate::delivery::TargetView;
 use crate::domain::delivery::{Target, TargetKind};
-use crate::store::status::{Backlog, Paused};
+use crate::store;
+use crate::store::status::Paused;
+
+/// How long the metrics wait for a store; scrapers give up after ten seconds.
+const METRICS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// All targets.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Targets)]
+#[serde(rename_all = "camelCase")]
 pub struct Targets {
     pub items: Vec<TargetItem>,
+    /// Of several stores, those that did not answer; what is in them is not told.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unavailable_stores: Vec<String>,
 }
 
 /// A destination or a handler.
@@ -34,6 +45,25 @@ pub struct TargetItem {
     pub oldest_due_at: Option<DateTime<Utc>>,
     /// Whether the node that answers leaves it alone for a while.
     pub breaker: BreakerName,
+    pub paused: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// Where there are several stores and the caller has no tenant: how it stands in each. `depth` is their sum
+    /// then, `oldestDueAt` the earliest, and `paused` says whether it is paused in all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stores: Vec<TargetInStore>,
+}
+
+/// A destination or a handler in one of several stores.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = TargetInStore)]
+pub struct TargetInStore {
+    /// As in `[stores.NAME]`.
+    pub store: String,
+    pub depth: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_due_at: Option<DateTime<Utc>>,
     pub paused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
@@ -56,35 +86,50 @@ pub enum BreakerName {
 }
 
 impl Gateway {
-    /// Every target that is configured or has rows.
+    /// Every target that is configured or has rows, over the stores that the principal looks after: all of them
+    /// without a tenant, else its tenant's.
     ///
     /// # Errors
-    /// `Forbidden`; the store's.
+    /// `Forbidden`; the store's, where none of them answers.
     pub async fn targets(&self, principal: &Principal) -> Result<Targets> {
         may_read(principal)?;
-        let paused = self.store.paused().await?;
-        let mut items: BTreeMap<Target, TargetItem> =
-            self.engine.targets().into_iter().map(|view| (view.target.clone(), item(&view))).collect();
-        for backlog in self.store.backlog().await? {
-            let entry = items.entry(backlog.target.clone()).or_insert_with(|| unconfigured(&backlog.target));
-            entry.depth = backlog.depth;
-            entry.oldest_due_at = backlog.oldest_due_at;
-            if entry.last_error.is_none() {
-                entry.last_error.clone_from(&backlog.last_error);
+        let nodes = self.stores.reach(&principal.tenant);
+        let asked = nodes.iter().map(|node| async move { (node, items(node).await) });
+        let (mut told, mut unavailable, mut last_error) = (Vec::new(), Vec::new(), None);
+        for (node, answer) in futures::future::join_all(asked).await {
+            match answer {
+                Ok(items) => told.push((node, items)),
+                Err(error) => {
+                    unavailable.push(node.name.to_string());
+                    last_error = Some(error);
+                }
             }
         }
-        for target in &paused {
-            if let Some(entry) = items.get_mut(target) {
-                entry.paused = true;
+        if let (true, Some(error)) = (told.is_empty(), last_error) {
+            return Err(error.into());
+        }
+        if nodes.len() == 1 {
+            let items = told.into_iter().flat_map(|(_, items)| items.into_values()).collect();
+            return Ok(Targets { items, unavailable_stores: Vec::new() });
+        }
+        let mut all: BTreeMap<Target, TargetItem> = BTreeMap::new();
+        for (node, items) in told {
+            for (target, item) in items {
+                let of_store = item.of_store(&node.name);
+                match all.entry(target) {
+                    Entry::Vacant(entry) => entry.insert(item).stores.push(of_store),
+                    Entry::Occupied(mut entry) => entry.get_mut().add(&item, of_store),
+                }
             }
         }
-        Ok(Targets { items: items.into_values().collect() })
+        Ok(Targets { items: all.into_values().collect(), unavailable_stores: unavailable })
     }
 
     /// Pauses a target for all nodes: messages for it are stored and not sent.
     ///
     /// # Errors
-    /// `NotFound` for a name that is neither configured nor has rows.
+    /// `NotFound` for a name that is neither configured nor has rows. The store's, where one of several does not
+    /// answer; it is paused in the others then.
     pub async fn pause(&self, principal: &Principal, name: &str) -> Result<()> {
         self.set_paused(principal, name, Paused::Yes).await
     }
@@ -92,52 +137,138 @@ impl Gateway {
     /// Resumes a target for all nodes. A target that the configuration pauses stays paused.
     ///
     /// # Errors
-    /// `NotFound` for a name that is neither configured nor has rows.
+    /// `NotFound` for a name that is neither configured nor has rows. The store's, where one of several does not
+    /// answer; it is resumed in the others then.
     pub async fn resume(&self, principal: &Principal, name: &str) -> Result<()> {
         self.set_paused(principal, name, Paused::No).await
     }
 
     async fn set_paused(&self, principal: &Principal, name: &str, paused: Paused) -> Result<()> {
         may_write(principal)?;
-        let targets = self.targets_named(name).await?;
-        for target in &targets {
-            self.store.set_paused(target, paused).await?;
-            self.engine.set_paused(target, paused == Paused::Yes);
-            tracing::info!(target_name = name, ?paused, principal = %principal.name, "target paused or resumed");
-        }
-        Ok(())
-    }
-
-    async fn targets_named(&self, name: &str) -> Result<Vec<Target>> {
-        let mut named: Vec<Target> =
-            self.engine.targets().into_iter().map(|view| view.target).filter(|t| &*t.name == name).collect();
-        if named.is_empty() {
-            let backlog: Vec<Backlog> = self.store.backlog().await?;
-            named.extend(backlog.into_iter().map(|b| b.target).filter(|t| &*t.name == name));
-        }
-        if named.is_empty() {
-            let detail = "There is no such target. `GET /v1/targets` lists them.".into();
-            return Err(Error::NotFound { detail });
-        }
-        Ok(named)
-    }
-
-    /// Prometheus' text, with the backlog as the store has it now.
-    pub async fn metrics(&self) -> String {
-        match self.store.backlog().await {
-            Ok(backlog) => {
-                let mut rows: Vec<_> =
-                    backlog.into_iter().map(|b| (b.target, b.depth, b.oldest_age)).collect();
-                for view in self.engine.targets() {
-                    if !rows.iter().any(|(target, ..)| *target == view.target) {
-                        rows.push((view.target, 0, std::time::Duration::ZERO));
-                    }
-                }
-                self.metrics.backlog(&rows);
+        let nodes = self.stores.reach(&principal.tenant);
+        let targets = targets_named(nodes, name).await?;
+        let setting = nodes.iter().map(|node| async {
+            for target in &targets {
+                node.store.set_paused(target, paused).await?;
+                node.engine.set_paused(target, paused == Paused::Yes);
+                tracing::info!(
+                    target_name = name, store = %node.name, ?paused, principal = %principal.name,
+                    "target paused or resumed"
+                );
             }
-            Err(error) => tracing::debug!(%error, "no backlog for the metrics"),
+            Ok::<(), Error>(())
+        });
+        let set = futures::future::join_all(setting).await;
+        let failed: Vec<_> =
+            nodes.iter().zip(&set).filter(|(_, set)| set.is_err()).map(|(node, _)| &*node.name).collect();
+        let (failed, some) = (failed.join(", "), failed.len() < nodes.len());
+        match set.into_iter().find_map(Result::err) {
+            None => Ok(()),
+            Some(Error::StoreUnavailable { retry_after, .. }) if some => {
+                let detail = format!(
+                    "Done in all stores but these, which cannot be reached or written to just now: {failed}. \
+                     Repeat it."
+                );
+                Err(Error::StoreUnavailable { detail, retry_after })
+            }
+            Some(error) => Err(error),
         }
+    }
+
+    /// Prometheus' text, with the backlogs as the stores have them now. A store that does not answer in time
+    /// keeps its last ones.
+    pub async fn metrics(&self) -> String {
+        futures::future::join_all(self.stores.iter().map(|node| gauge(node))).await;
         self.metrics.render()
+    }
+}
+
+async fn targets_named(nodes: &[Arc<StoreNode>], name: &str) -> Result<Vec<Target>> {
+    // The configured ones are the same everywhere.
+    let configured = nodes.iter().take(1).flat_map(|node| node.engine.targets());
+    let mut named: BTreeSet<Target> =
+        configured.map(|view| view.target).filter(|target| &*target.name == name).collect();
+    if named.is_empty() {
+        let asked = nodes.iter().map(|node| node.store.backlog());
+        let (backlogs, errors): (Vec<_>, Vec<_>) =
+            futures::future::join_all(asked).await.into_iter().partition(std::result::Result::is_ok);
+        let backlogs = backlogs.into_iter().flatten().flatten();
+        named.extend(backlogs.map(|backlog| backlog.target).filter(|target| &*target.name == name));
+        // A store that did not answer may be the one that has rows for it.
+        if named.is_empty()
+            && let Some(error) = errors.into_iter().find_map(std::result::Result::err)
+        {
+            return Err(error.into());
+        }
+    }
+    if named.is_empty() {
+        let detail = "There is no such target. `GET /v1/targets` lists them.".into();
+        return Err(Error::NotFound { detail });
+    }
+    Ok(named.into_iter().collect())
+}
+
+/// Every target that is configured or has rows in this store.
+async fn items(node: &StoreNode) -> store::Result<BTreeMap<Target, TargetItem>> {
+    let paused = node.store.paused().await?;
+    let mut items: BTreeMap<Target, TargetItem> =
+        node.engine.targets().into_iter().map(|view| (view.target.clone(), item(&view))).collect();
+    for backlog in node.store.backlog().await? {
+        let entry = items.entry(backlog.target.clone()).or_insert_with(|| unconfigured(&backlog.target));
+        entry.depth = backlog.depth;
+        entry.oldest_due_at = backlog.oldest_due_at;
+        if entry.last_error.is_none() {
+            entry.last_error.clone_from(&backlog.last_error);
+        }
+    }
+    for target in &paused {
+        if let Some(entry) = items.get_mut(target) {
+            entry.paused = true;
+        }
+    }
+    Ok(items)
+}
+
+/// Reports the backlogs of one store.
+async fn gauge(node: &StoreNode) {
+    let backlog = match tokio::time::timeout(METRICS_PATIENCE, node.store.backlog()).await {
+        Ok(Ok(backlog)) => backlog,
+        Ok(Err(error)) => {
+            tracing::debug!(store = %node.name, %error, "no backlog for the metrics");
+            return node.metrics.store_up(false);
+        }
+        Err(_elapsed) => return node.metrics.store_up(false),
+    };
+    let mut rows: Vec<_> = backlog.into_iter().map(|b| (b.target, b.depth, b.oldest_age)).collect();
+    for view in node.engine.targets() {
+        if !rows.iter().any(|(target, ..)| *target == view.target) {
+            rows.push((view.target, 0, Duration::ZERO));
+        }
+    }
+    node.metrics.backlog(&rows);
+    node.metrics.store_up(true);
+}
+
+impl TargetItem {
+    fn of_store(&self, store: &str) -> TargetInStore {
+        TargetInStore {
+            store: store.to_owned(),
+            depth: self.depth,
+            oldest_due_at: self.oldest_due_at,
+            paused: self.paused,
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    /// The same target in another store.
+    fn add(&mut self, other: &Self, of_store: TargetInStore) {
+        self.depth += other.depth;
+        self.oldest_due_at = self.oldest_due_at.into_iter().chain(other.oldest_due_at).min();
+        self.paused &= other.paused;
+        if self.last_error.is_none() {
+            self.last_error.clone_from(&other.last_error);
+        }
+        self.stores.push(of_store);
     }
 }
 
@@ -162,5 +293,6 @@ fn unconfigured(target: &Target) -> TargetItem {
         breaker: BreakerName::Closed,
         paused: false,
         last_error: None,
+        stores: Vec::new(),
     }
 }

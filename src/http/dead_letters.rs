@@ -98,7 +98,7 @@ pub async fn list_dead_letters(
     query: Query,
 ) -> Result<Json<Page>, Problem> {
     let query = read(query)?;
-    Ok(Json(app.gateway.dead_letters().list(&caller.principal, query).await?))
+    Ok(Json(app.gateway.dead_letters(&caller.principal.tenant).list(&caller.principal, query).await?))
 }
 
 fn read(mut query: Query) -> Result<dead_letters::Query, Problem> {
@@ -132,7 +132,7 @@ pub async fn summarise_dead_letters(
     caller: Caller<Reads>,
     _query: NoQuery,
 ) -> Result<Json<Summary>, Problem> {
-    Ok(Json(app.gateway.dead_letters().summary(&caller.principal).await?))
+    Ok(Json(app.gateway.dead_letters(&caller.principal.tenant).summary(&caller.principal).await?))
 }
 
 /// Read a dead letter
@@ -151,7 +151,7 @@ pub async fn get_dead_letter(
     path: Path<String>,
     _query: NoQuery,
 ) -> Result<Json<DeadLetter>, Problem> {
-    Ok(Json(app.gateway.dead_letters().get(&caller.principal, &path.0).await?))
+    Ok(Json(app.gateway.dead_letters(&caller.principal.tenant).get(&caller.principal, &path.0).await?))
 }
 
 /// Mend a dead letter's message before it is replayed
@@ -180,7 +180,9 @@ pub async fn edit_dead_letter(
 ) -> Result<Json<DeadLetter>, Problem> {
     input.form(&["application/json"])?;
     let gateway = app.gateway.clone();
-    let edit = async move { gateway.dead_letters().edit(&caller.principal, &path.0, &input.body).await };
+    let edit = async move {
+        gateway.dead_letters(&caller.principal.tenant).edit(&caller.principal, &path.0, &input.body).await
+    };
     app.run(edit).await.map(Json)
 }
 
@@ -208,7 +210,7 @@ pub async fn replay_dead_letters(
 ) -> Result<Json<ReplayAnswer>, Problem> {
     let request: ReplayRequest = input.json(app.gateway.limits().json_depth)?;
     let gateway = app.gateway.clone();
-    app.run(async move { gateway.dead_letters().replay(&caller.principal, request).await }).await.map(Json)
+    app.run(async move { gateway.dead_letters(&caller.principal.tenant).replay(&caller.principal, request).await }).await.map(Json)
 }
 
 /// Discard dead letters
@@ -235,7 +237,11 @@ pub async fn discard_dead_letters(
 ) -> Result<Json<DiscardAnswer>, Problem> {
     let request: DiscardRequest = input.json(app.gateway.limits().json_depth)?;
     let gateway = app.gateway.clone();
-    app.run(async move { gateway.dead_letters().discard(&caller.principal, request).await }).await.map(Json)
+    app.run(async move {
+        gateway.dead_letters(&caller.principal.tenant).discard(&caller.principal, request).await
+    })
+    .await
+    .map(Json)
 }
 
 #[cfg(test)]

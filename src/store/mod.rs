@@ -32,7 +32,7 @@ use crate::domain::claim::ClaimKey;
 use crate::domain::delivery::Target;
 use crate::domain::{RowKey, Token};
 pub use error::{Error, ErrorKind, Result};
-pub use registry::{Options, Pooler, embedded_file, migration_sql, open};
+pub use registry::{Options, Pooler, embedded_file, migration_sql, open, open_lazily};
 
 /// A store, ready to be shared.
 pub type Shared = Arc<dyn Store>;

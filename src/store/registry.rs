@@ -55,6 +55,19 @@ pub async fn open(url: &str, options: &Options) -> Result<Shared> {
     }
 }
 
+/// As [`open`], and touches no file of an embedded store yet, so that a node starts while it cannot be opened:
+/// [`Store::migrate`](super::Store::migrate) makes it.
+///
+/// # Errors
+/// [`ErrorKind::Internal`] for a URL that no engine reads.
+pub fn open_lazily(url: &str, options: &Options) -> Result<Shared> {
+    match scheme(url) {
+        "sqlite" => sqlite::open_lazily(url, options),
+        "postgres" | "postgresql" => postgres::open(url, options),
+        _ => Err(unknown(url)),
+    }
+}
+
 /// The file of an embedded store; `None` where the engine is a server.
 pub fn embedded_file(url: &str) -> Option<std::path::PathBuf> {
     if scheme(url) == "sqlite" { sqlite::file(url) } else { None }

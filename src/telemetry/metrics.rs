@@ -15,6 +15,8 @@ use crate::domain::delivery::{DeadKind, Target};
 #[derive(Clone)]
 pub struct Metrics {
     inner: Arc<Inner>,
+    /// What is about a store is labelled with it.
+    store: KeyValue,
 }
 
 struct Inner {
@@ -31,8 +33,9 @@ struct Inner {
     backlog: Gauge<u64>,
     oldest_seconds: Gauge<f64>,
     breaker_open: Gauge<u64>,
-    /// Targets that were ever reported, so that an emptied one is reported as 0.
-    reported: Mutex<BTreeSet<Target>>,
+    store_up: Gauge<u64>,
+    /// Targets that were ever reported, by store, so that an emptied one is reported as 0.
+    reported: Mutex<BTreeSet<(String, Target)>>,
 }
 
 /// In seconds; the defaults of the exporters suit milliseconds.
@@ -96,19 +99,42 @@ impl Metrics {
                 .u64_gauge("oncegate.breaker.open")
                 .with_description("1 while this node's breaker of the target is open")
                 .build(),
+            store_up: meter
+                .u64_gauge("oncegate.store.up")
+                .with_description("1 while the store answers")
+                .build(),
             reported: Mutex::default(),
             registry,
             provider,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { inner: Arc::new(inner), store: KeyValue::new("store", "main") })
+    }
+
+    /// The same instruments, for what is about this store. Without this: `main`.
+    pub fn of_store(&self, name: &str) -> Self {
+        Self { inner: Arc::clone(&self.inner), store: KeyValue::new("store", name.to_owned()) }
+    }
+
+    /// A target's labels, made once.
+    pub fn labels(&self, target: &Target) -> TargetLabels {
+        TargetLabels([
+            self.store.clone(),
+            KeyValue::new("target", target.name.to_string()),
+            KeyValue::new("kind", target.kind.as_str()),
+        ])
+    }
+
+    fn own(&self) -> &[KeyValue] {
+        std::slice::from_ref(&self.store)
     }
 
     pub fn accepted(&self, messages: u64) {
-        self.inner.accepted.add(messages, &[]);
+        self.inner.accepted.add(messages, self.own());
     }
 
     pub fn duplicate(&self, message_type: &str) {
-        self.inner.duplicates.add(1, &[KeyValue::new("type", message_type.to_owned())]);
+        let labels = [self.store.clone(), KeyValue::new("type", message_type.to_owned())];
+        self.inner.duplicates.add(1, &labels);
     }
 
     pub fn unroutable(&self) {
@@ -116,7 +142,7 @@ impl Metrics {
     }
 
     pub fn accept_took(&self, duration: Duration) {
-        self.inner.accept_seconds.record(duration.as_secs_f64(), &[]);
+        self.inner.accept_seconds.record(duration.as_secs_f64(), self.own());
     }
 
     pub fn sent(&self, labels: &TargetLabels, took: Duration) {
@@ -130,27 +156,36 @@ impl Metrics {
     }
 
     pub fn dead(&self, target: &Target, kind: DeadKind, count: u64) {
-        self.inner.dead.add(count, &TargetLabels::new(target).with("reason", kind.as_str()));
+        self.inner.dead.add(count, &self.labels(target).with("reason", kind.as_str()));
     }
 
     /// The rows of every target, as the store says; targets that are not named any more count 0.
     pub fn backlog(&self, rows: &[(Target, u64, Duration)]) {
         let mut reported = self.inner.reported.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for target in reported.iter().filter(|known| !rows.iter().any(|(target, ..)| target == *known)) {
-            let labels = TargetLabels::new(target);
+        let store = self.store.value.as_str().into_owned();
+        let gone = reported
+            .iter()
+            .filter(|(name, known)| *name == store && !rows.iter().any(|(target, ..)| target == known));
+        for (_, target) in gone {
+            let labels = self.labels(target);
             self.inner.backlog.record(0, &labels.0);
             self.inner.oldest_seconds.record(0.0, &labels.0);
         }
         for (target, depth, oldest) in rows {
-            let labels = TargetLabels::new(target);
+            let labels = self.labels(target);
             self.inner.backlog.record(*depth, &labels.0);
             self.inner.oldest_seconds.record(oldest.as_secs_f64(), &labels.0);
-            reported.insert(target.clone());
+            reported.insert((store.clone(), target.clone()));
         }
     }
 
     pub fn breaker(&self, labels: &TargetLabels, open: bool) {
         self.inner.breaker_open.record(u64::from(open), &labels.0);
+    }
+
+    /// Whether the store answered when it was asked last.
+    pub fn store_up(&self, up: bool) {
+        self.inner.store_up.record(u64::from(up), self.own());
     }
 
     /// Prometheus' text format, version 0.0.4.
@@ -172,16 +207,12 @@ impl Metrics {
 
 /// A target's labels, made once.
 #[derive(Clone, Debug)]
-pub struct TargetLabels([KeyValue; 2]);
+pub struct TargetLabels([KeyValue; 3]);
 
 impl TargetLabels {
-    pub fn new(target: &Target) -> Self {
-        Self([KeyValue::new("target", target.name.to_string()), KeyValue::new("kind", target.kind.as_str())])
-    }
-
-    fn with(&self, key: &'static str, value: &'static str) -> [KeyValue; 3] {
-        let [target, kind] = self.0.clone();
-        [target, kind, KeyValue::new(key, value)]
+    fn with(&self, key: &'static str, value: &'static str) -> [KeyValue; 4] {
+        let [store, target, kind] = self.0.clone();
+        [store, target, kind, KeyValue::new(key, value)]
     }
 }
 
@@ -204,9 +235,16 @@ mod tests {
         metrics.dead(&target, DeadKind::Refused, 1);
         metrics.backlog(&[(target, 7, Duration::from_secs(3))]);
         let text = metrics.render();
-        assert!(text.contains("oncegate_messages_accepted_total 2"), "{text}");
-        assert!(text.contains(r#"oncegate_backlog{kind="destination",target="orders"} 7"#), "{text}");
+        assert!(text.contains("oncegate_messages_accepted_total{store=\"main\"} 2"), "{text}");
+        assert!(
+            text.contains(r#"oncegate_backlog{kind="destination",store="main",target="orders"} 7"#),
+            "{text}"
+        );
         metrics.backlog(&[]);
-        assert!(metrics.render().contains(r#"oncegate_backlog{kind="destination",target="orders"} 0"#));
+        assert!(
+            metrics
+                .render()
+                .contains(r#"oncegate_backlog{kind="destination",store="main",target="orders"} 0"#)
+        );
     }
 }

@@ -142,7 +142,7 @@ async fn the_rebuild_story(store: &str) {
     assert_eq!(said, 3, "{}", gateway.stderr());
     let counted = metrics(&gateway).await;
     assert!(
-        counted.contains("oncegate_messages_duplicates_total{type=\"projection.rebuild\"} 3"),
+        counted.contains("oncegate_messages_duplicates_total{store=\"main\",type=\"projection.rebuild\"} 3"),
         "{counted}"
     );
     // Other work of the same type runs.

@@ -295,7 +295,10 @@ async fn an_identity_published_by_sql_and_by_http_is_one() {
         assert_eq!(gateway.stderr().matches("duplicate in the intake").count(), 2, "{}", engine.name());
         let metrics =
             gateway.client().get(gateway.url("/metrics")).send().await.unwrap().text().await.unwrap();
-        assert!(metrics.contains("oncegate_messages_duplicates_total{type=\"strict\"} 3"), "{metrics}");
+        assert!(
+            metrics.contains("oncegate_messages_duplicates_total{store=\"main\",type=\"strict\"} 3"),
+            "{metrics}"
+        );
     }
 }
 

@@ -16,7 +16,10 @@ use oncegate::domain::routing::{Route, Table, Unroutable};
 use oncegate::domain::{Clock, Random, fields};
 use oncegate::gateway::invoke::Invoker;
 use oncegate::gateway::publish::{Call, Form};
-use oncegate::gateway::{Cascades, Destinations, Gateway, Handlers, Parts, Preparer, Routing, Settings};
+use oncegate::gateway::{
+    Cascades, Destinations, Gateway, Handlers, Parts, Preparer, Routing, Settings, StoreNode, Stores,
+};
+use oncegate::store::group;
 use oncegate::store::status::MessageQuery;
 use oncegate::telemetry::Metrics;
 use oncegate::telemetry::trace::Traces;
@@ -134,7 +137,8 @@ fn gateway_on(store: store::Shared, targets: Vec<TargetOptions>) -> Arc<Gateway>
     let (clock, random, metrics) = (Clock::system(), Random, Metrics::new(None).unwrap());
     let names: Vec<String> = targets.iter().map(|options| options.target.name.to_string()).collect();
     let options = Options { poll: Duration::from_millis(500), ..Options::default() };
-    let engine = Engine::start(Arc::clone(&store), targets, options, clock.clone(), random, metrics.clone());
+    let engine =
+        Engine::start("main", Arc::clone(&store), targets, options, clock.clone(), random, metrics.clone());
     let routing = Routing {
         destinations: Destinations::new(names.iter().map(String::as_str)),
         handlers: Handlers::default(),
@@ -151,8 +155,7 @@ fn gateway_on(store: store::Shared, targets: Vec<TargetOptions>) -> Arc<Gateway>
     let (limits, cascading) = (fields::Limits::default(), clock.clone());
     let cascades = Cascades { preparer: preparer.clone(), limits, clock: cascading };
     Gateway::new(Parts {
-        store,
-        engine,
+        stores: Stores::one(StoreNode::new("main", store, engine, &metrics, group::Limits::default())),
         invoker: Invoker::new(std::collections::BTreeMap::new(), cascades, Duration::from_secs(60), 1_024),
         preparer,
         settings: Settings {

@@ -105,11 +105,13 @@ pub struct DeadLetters<'a> {
 }
 
 impl Gateway {
-    pub fn dead_letters(&self) -> DeadLetters<'_> {
+    /// Those of a tenant's store.
+    pub fn dead_letters(&self, tenant: &str) -> DeadLetters<'_> {
+        let node = self.stores.of(tenant);
         DeadLetters {
-            store: Arc::clone(&self.store),
-            targets: self.engine.targets().into_iter().map(|view| view.target).collect(),
-            engine: Some(&self.engine),
+            store: Arc::clone(&node.store),
+            targets: node.engine.targets().into_iter().map(|view| view.target).collect(),
+            engine: Some(&node.engine),
             limits: self.settings.limits,
         }
     }

@@ -12,6 +12,7 @@ use crate::domain::identity::OnDuplicate;
 use crate::gateway::prepare::PreparedInvoke;
 use crate::gateway::publish::{Outcome, PublishAnswer, RequestKey};
 use crate::gateway::{Error, Gateway, Result};
+use crate::store;
 use crate::store::accept::{MessageState, WorkClaim};
 use crate::store::claims::{Claim, ClaimState, Claimed, NewClaim};
 use crate::store::inbox::HeldClaim;
@@ -52,10 +53,11 @@ impl Gateway {
             message_id: None,
             fingerprint: Some(claim.fingerprint),
         };
+        let store = self.store(principal);
         let deadline = self.clock.monotonic() + wait;
         let mut slot = None;
         loop {
-            let mut standing = match self.store.claim(&new).await? {
+            let mut standing = match store.claim(&new).await? {
                 Claimed::Granted(_) => {
                     let window = claim.window;
                     return Ok(Request::Had(HeldClaim {
@@ -82,7 +84,7 @@ impl Gateway {
                 }
                 tokio::time::sleep(pause.min(left)).await;
                 pause = (pause * 2).min(LOOK_MOST);
-                match self.store.claim_of(new.key).await? {
+                match store.claim_of(new.key).await? {
                     Some(claim) => standing = claim,
                     // The first one failed: this one runs.
                     None => break,
@@ -105,7 +107,8 @@ impl Gateway {
             message_id: Some(message.id.clone()),
             fingerprint: None,
         };
-        let first = match self.store.claim(&new).await? {
+        let node = self.stores.of(&message.tenant);
+        let first = match node.store.claim(&new).await? {
             Claimed::Granted(_) => {
                 return Ok(Work::Had(HeldClaim {
                     key: new.key,
@@ -116,7 +119,7 @@ impl Gateway {
             }
             Claimed::Held(claim) => claim,
         };
-        self.metrics.duplicate(&message.kind);
+        node.metrics.duplicate(&message.kind);
         tracing::info!(
             message_type = %message.kind, message = %message.id, deduplication_id = %work.id,
             first_message = ?first.message_id, first_seen_at = %first.first_seen_at,
@@ -126,7 +129,7 @@ impl Gateway {
             // A duplicate of another tenant's is told without its id.
             id: first.message_id.clone().filter(|_| first.tenant == message.tenant),
             outcome: Outcome::Duplicate,
-            state: Some(self.state_of(&first).await?.as_str().to_owned()),
+            state: Some(state_of(&node.store, &first).await?.as_str().to_owned()),
             deduplication_id: Some(work.id.clone()),
             deduplication_source: prepared.source.map(str::to_owned),
             first_seen_at: Some(first.first_seen_at),
@@ -148,18 +151,18 @@ impl Gateway {
         let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
         Ok(Work::Duplicate(Response::whole(200, headers, body)))
     }
+}
 
-    /// Where the message stands that took the work first.
-    async fn state_of(&self, first: &Claim) -> Result<MessageState> {
-        if first.state == ClaimState::Claimed {
-            return Ok(MessageState::Pending);
-        }
-        let Some(id) = &first.message_id else { return Ok(MessageState::Handled) };
-        let status = self.store.message(&first.tenant, id).await?;
-        // Nothing left of it: it was invoked, or its receipt is gone.
-        let states = status.into_iter().flat_map(|status| status.targets).map(|target| target.state);
-        Ok(states.min_by_key(|state| *state as u8).unwrap_or(MessageState::Handled))
+/// Where the message stands that took the work first.
+async fn state_of(store: &store::Shared, first: &Claim) -> Result<MessageState> {
+    if first.state == ClaimState::Claimed {
+        return Ok(MessageState::Pending);
     }
+    let Some(id) = &first.message_id else { return Ok(MessageState::Handled) };
+    let status = store.message(&first.tenant, id).await?;
+    // Nothing left of it: it was invoked, or its receipt is gone.
+    let states = status.into_iter().flat_map(|status| status.targets).map(|target| target.state);
+    Ok(states.min_by_key(|state| *state as u8).unwrap_or(MessageState::Handled))
 }
 
 fn replay(claim: &Claim) -> Result<Response> {

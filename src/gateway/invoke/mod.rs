@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::prepare::By;
 use super::publish::RequestKey;
-use super::{Cascades, Error, Gateway, Result};
+use super::{Cascades, Error, Gateway, Result, StoreNode};
 use crate::auth::Principal;
 use crate::domain::RowKey;
 use crate::domain::delivery::{Delivery, Target};
@@ -69,9 +69,10 @@ pub enum OnAmbiguous {
     Keep,
 }
 
-/// What is claimed while the handler runs.
-#[derive(Clone, Debug, Default)]
+/// What is claimed while the handler runs, and where.
+#[derive(Clone)]
 struct Claims {
+    node: Arc<StoreNode>,
     request: Option<HeldClaim>,
     work: Option<HeldClaim>,
 }
@@ -114,7 +115,8 @@ impl Gateway {
         let idempotency_key = key.as_ref().map(|key| key.key.as_str());
         let by = By { principal: &principal, idempotency_key, way: super::prepare::Way::Request };
         let prepared = self.preparer.prepare_invoke(&by, draft, self.clock.now())?;
-        let mut claims = Claims::default();
+        let node = Arc::clone(self.stores.of(&principal.tenant));
+        let mut claims = Claims { node, request: None, work: None };
         if let Some(key) = &key {
             match self.claim_request(&principal, key, wait).await? {
                 identity::Request::Had(claim) => claims.request = Some(claim),

@@ -17,7 +17,7 @@ use super::{Body, Claims, Invoked, OnAmbiguous, Response};
 use crate::delivery::Renewal;
 use crate::domain::delivery::{Delivery, Failure, Fault};
 use crate::domain::media;
-use crate::gateway::{Error, Gateway, HandlerFailure, Result};
+use crate::gateway::{Error, Gateway, HandlerFailure, Result, StoreNode};
 use crate::store::accept::{self, MessageOutcome};
 use crate::store::deliveries::Settled;
 use crate::store::inbox::Conclusion;
@@ -47,8 +47,8 @@ impl Gateway {
     ) -> Result<Response> {
         let began = self.clock.monotonic();
         let held = claims.held();
-        let renewal =
-            (!held.claims.is_empty()).then(|| self.engine.renewals().keep(held, self.invoker.lease, began));
+        let renewal = (!held.claims.is_empty())
+            .then(|| claims.node.engine.renewals().keep(held, self.invoker.lease, began));
         let delivery = Arc::new(delivery);
         let timeout = invoked.transport.timeout();
         // In a task of its own: a call that is answered too late has still to end before another may begin.
@@ -139,6 +139,7 @@ impl Gateway {
         answer: Bytes,
         messages: Vec<accept::Message>,
     ) -> Result<()> {
+        let node = &claims.node;
         let mut claims = claims.clone();
         if let Some(request) = &mut claims.request {
             request.answer = Some(answer);
@@ -148,7 +149,7 @@ impl Gateway {
             return Ok(());
         }
         let conclusion = Conclusion { settlement: None, claims, messages, token: self.random.token() };
-        let concluded = retried(|| self.store.conclude(&conclusion)).await.map_err(|error| {
+        let concluded = retried(|| node.store.conclude(&conclusion)).await.map_err(|error| {
             tracing::error!(%error, "what a handler did could not be recorded");
             // It ran, so that "nothing happened" would be a lie.
             Error::OutcomeUnknown { retry_after: error.retry_after() }
@@ -159,18 +160,18 @@ impl Gateway {
             );
             return Err(Error::OutcomeUnknown { retry_after: Duration::from_secs(1) });
         }
-        self.published(&conclusion.messages, &concluded.messages);
+        self.published(node, &conclusion.messages, &concluded.messages);
         Ok(())
     }
 
     /// Has what was published sent.
-    fn published(&self, messages: &[accept::Message], outcomes: &[MessageOutcome]) {
+    fn published(&self, node: &StoreNode, messages: &[accept::Message], outcomes: &[MessageOutcome]) {
         let now = self.clock.now();
         let mut accepted = 0;
         for (stored, outcome) in messages.iter().zip(outcomes) {
             let message = &stored.message;
             if let MessageOutcome::Duplicate(first) = outcome {
-                self.metrics.duplicate(&message.kind);
+                node.metrics.duplicate(&message.kind);
                 tracing::info!(
                     message_type = %message.kind, message = %message.id,
                     deduplication_id = ?message.deduplication_id, first_message = ?first.claim.message_id,
@@ -182,16 +183,16 @@ impl Gateway {
             let wait =
                 message.deliver_at.map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
             for row in &stored.targets {
-                self.engine.note_due(&row.target, wait);
+                node.engine.note_due(&row.target, wait);
             }
         }
-        self.metrics.accepted(accepted);
+        node.metrics.accepted(accepted);
     }
 
     /// Gives the claims back. What cannot be given back is free when its lease ends.
     pub(super) async fn release(&self, claims: &Claims) {
         for claim in claims.iter() {
-            if let Err(error) = retried(|| self.store.release(claim.key, claim.token)).await {
+            if let Err(error) = retried(|| claims.node.store.release(claim.key, claim.token)).await {
                 tracing::warn!(%error, "a claim could not be given back; it is free when its lease ends");
             }
         }

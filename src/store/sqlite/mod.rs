@@ -23,7 +23,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,31 +44,35 @@ use crate::store::{self, Error, ErrorKind, Options, Result, Shared};
 
 pub(super) use migrate::migration_sql;
 
-/// Opens the file that `url` names, makes it where it is not there, and brings its schema up to date.
 /// The file of the store at `url`, where it names one.
-pub(super) fn file(url: &str) -> Option<std::path::PathBuf> {
+pub(super) fn file(url: &str) -> Option<PathBuf> {
     connect::path(url).ok()
 }
 
+/// Opens the file that `url` names, makes it where it is not there, and brings its schema up to date.
 pub(super) async fn open(url: &str, options: &Options) -> Result<Shared> {
-    let path = connect::path(url)?;
-    connect::create(&path)?;
-    Ok(Arc::new(Sqlite(open_file(&path, options).await?)))
+    let store = file_at(&connect::path(url)?, options);
+    store.prepare().await?;
+    Ok(Arc::new(Sqlite(store)))
 }
 
-async fn open_file(path: &Path, options: &Options) -> Result<Arc<Inner>> {
+/// Touches no file yet: [`store::Store::migrate`] does what [`open`] would have done.
+pub(super) fn open_lazily(url: &str, options: &Options) -> Result<Shared> {
+    Ok(Arc::new(Sqlite(file_at(&connect::path(url)?, options))))
+}
+
+fn file_at(path: &Path, options: &Options) -> Arc<Inner> {
     let connect = connect::options(path, options);
-    connect::enable_log(&connect, options.busy_timeout).await?;
-    let store = Arc::new(Inner {
+    Arc::new(Inner {
+        path: path.to_owned(),
         readers: connect::readers(&connect, options),
         connect,
         writer: Mutex::new(Writer::Closed),
+        busy_timeout: options.busy_timeout,
         patience: options.busy_timeout.max(options.acquire_timeout),
         clock: options.clock.clone(),
         random: Random,
-    });
-    migrate::migrate(&store).await?;
-    Ok(store)
+    })
 }
 
 #[derive(Debug)]
@@ -76,9 +80,11 @@ struct Sqlite(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    path: PathBuf,
     connect: SqliteConnectOptions,
     readers: SqlitePool,
     writer: Mutex<Writer>,
+    busy_timeout: Duration,
     /// How long a write waits for its turn.
     patience: Duration,
     clock: Clock,
@@ -95,6 +101,14 @@ enum Writer {
 }
 
 impl Inner {
+    /// Makes the file where it is not there, puts it into WAL mode and brings its schema up to date. Returns the
+    /// names of the migrations that this call applied.
+    async fn prepare(self: &Arc<Self>) -> Result<Vec<String>> {
+        connect::create(&self.path)?;
+        connect::enable_log(&self.connect, self.busy_timeout).await?;
+        migrate::migrate(self).await
+    }
+
     fn now(&self) -> i64 {
         rows::micros(self.clock.now())
     }
@@ -183,7 +197,7 @@ impl store::Store for Sqlite {
     }
 
     async fn migrate(&self) -> Result<Vec<String>> {
-        migrate::migrate(&self.0).await
+        self.0.prepare().await
     }
 
     async fn readiness(&self) -> Result<asked::Readiness> {

@@ -32,7 +32,8 @@ async fn fixture() -> Fixture {
     let folder = std::env::temp_dir().join(name);
     let path = folder.join("store.db");
     connect::create(&path).unwrap();
-    let inner = super::open_file(&path, &Options::default()).await.unwrap();
+    let inner = super::file_at(&path, &Options::default());
+    inner.prepare().await.unwrap();
     Fixture { store: Sqlite(Arc::clone(&inner)), inner, folder }
 }
 

@@ -16,9 +16,9 @@ use oncegate::domain::{Clock, Random, fields};
 use oncegate::gateway::invoke::Invoker;
 use oncegate::gateway::publish::{Call, Form, PublishAnswer, Replayed, RequestKey};
 use oncegate::gateway::{
-    Cascades, Destinations, Error, Gateway, Handlers, Parts, Preparer, Routing, Settings,
+    Cascades, Destinations, Error, Gateway, Handlers, Parts, Preparer, Routing, Settings, StoreNode, Stores,
 };
-use oncegate::store;
+use oncegate::store::{self, group};
 use oncegate::telemetry::Metrics;
 use oncegate::telemetry::trace::Traces;
 use oncegate::transport::{Ack, Transport};
@@ -189,6 +189,7 @@ impl Real {
             handler: None,
         };
         let engine = Engine::start(
+            "main",
             Arc::clone(&store),
             vec![target],
             Options::default(),
@@ -227,8 +228,13 @@ impl Real {
         let cascades =
             Cascades { preparer: preparer.clone(), limits: fields::Limits::default(), clock: clock.clone() };
         let gateway = Gateway::new(Parts {
-            store: Arc::clone(&store),
-            engine,
+            stores: Stores::one(StoreNode::new(
+                "main",
+                Arc::clone(&store),
+                engine,
+                &metrics,
+                group::Limits::default(),
+            )),
             invoker: Invoker::new(BTreeMap::new(), cascades, Duration::from_secs(60), 1_024),
             preparer,
             settings: Settings {
