@@ -7,7 +7,7 @@
 //! | [`domain`] | the rules, pure | nothing of ours |
 //! | [`config`] | the configuration, a file per section | domain |
 //! | [`telemetry`] | logs, metrics, traces | domain, config |
-//! | [`store`], [`transport`], [`auth`] | databases; ways to targets; who may do what | domain, config, telemetry |
+//! | [`store`], [`transport`], [`push`], [`auth`] | databases; ways to targets; what senders push; who may do what | domain, config, telemetry |
 //! | [`delivery`] | take, attempt, settle | the above |
 //! | [`gateway`] | the use cases | the above |
 //! | [`http`] | the edge | gateway, auth, domain, config, telemetry |
@@ -20,6 +20,7 @@ pub mod delivery;
 pub mod domain;
 pub mod gateway;
 pub mod http;
+pub mod push;
 pub mod server;
 pub mod store;
 pub mod telemetry;

@@ -8,6 +8,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
 use super::keys::Keys;
+use super::signed;
 use super::token::Tokens;
 use super::{Authenticator, Principal, Refusal};
 use crate::config;
@@ -95,14 +96,14 @@ impl Authenticator for Credentials {
             return Ok(principal.clone());
         }
         match &accepted.tokens {
-            Some(tokens) if Tokens::look_like(credential) => tokens.verify(credential).await,
+            Some(tokens) if signed::looks_like_one(credential) => tokens.verify(credential).await,
             _ => Err(Refusal::new(UNKNOWN, "an unknown API key")),
         }
     }
 }
 
 /// The bearer credential (RFC 6750, section 2.1; the scheme's case does not matter); `None` without one.
-fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let unreadable = |reason: &str| Err(Refusal::new(UNREADABLE, reason));
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = all.next() else { return Ok(None) };

@@ -75,11 +75,12 @@ impl Set {
 }
 
 impl Jwks {
-    /// The set that `jwt` names. What `before` has fetched from the same place is used until it is fetched again.
-    pub fn new(jwt: &config::auth::Jwt, clock: Clock, before: Option<&Self>) -> Result<Self, reqwest::Error> {
-        let source = match jwt.jwks_url() {
+    /// The set at `place`: a URL, or the path of a file. What `before` has fetched from the same place is used
+    /// until it is fetched again.
+    pub fn new(place: &str, clock: Clock, before: Option<&Self>) -> Result<Self, reqwest::Error> {
+        let source = match config::auth::jwks_url(place) {
             Some(url) => Source::Url(url),
-            None => Source::File(PathBuf::from(&jwt.jwks)),
+            None => Source::File(PathBuf::from(place)),
         };
         let http = match &source {
             Source::Url(url) => Some(client(url)?),

@@ -2,11 +2,16 @@
 //!
 //! [`Credentials`] holds what the configuration accepts: API keys (`keys`) and tokens of an identity provider
 //! (`token`, whose keys come from `jwks`). What a caller may do is read off its [`Principal`].
+//!
+//! [`Sender`] verifies the tokens of those that push: they are nobody's principal, and a receiver of their own
+//! says whom it takes.
 
 mod credentials;
 mod jwks;
 mod keys;
 mod principal;
+mod sender;
+mod signed;
 mod token;
 
 use async_trait::async_trait;
@@ -15,6 +20,7 @@ use http::HeaderMap;
 pub use crate::domain::grant::Grant;
 pub use credentials::Credentials;
 pub use principal::{Principal, Via};
+pub use sender::{Claimed, Sender, Unproven};
 
 /// Recognises callers by a request's headers.
 #[async_trait]

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use jsonwebtoken::{Algorithm, Validation};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::jwks::Jwks;
 use super::principal::Via;
+use super::signed::{self, Claims, Expected, Fault};
 use super::{Grant, Principal, Refusal};
 use crate::config;
-use crate::domain::{Clock, Timestamp};
+use crate::domain::Clock;
 
 /// Names longer than this are refused.
 const LONGEST_NAME_BYTES: usize = 255;
@@ -21,22 +21,14 @@ pub(super) struct Tokens {
     clock: Clock,
 }
 
-type Claims = Map<String, Value>;
-
 impl Tokens {
     pub fn new(
         settings: &config::auth::Jwt,
         clock: Clock,
         before: Option<&Self>,
     ) -> Result<Self, reqwest::Error> {
-        let jwks = Jwks::new(settings, clock.clone(), before.map(|tokens| &*tokens.jwks))?;
+        let jwks = Jwks::new(&settings.jwks, clock.clone(), before.map(|tokens| &*tokens.jwks))?;
         Ok(Self { settings: settings.clone(), jwks: Arc::new(jwks), clock })
-    }
-
-    /// Whether a credential has the outer form of a signed token: three parts, the first of them the base64 of a
-    /// JSON object.
-    pub fn look_like(credential: &str) -> bool {
-        credential.starts_with("eyJ") && credential.split('.').count() == 3
     }
 
     /// The principal that a token is for.
@@ -44,42 +36,15 @@ impl Tokens {
     /// # Errors
     /// Why it is not accepted.
     pub async fn verify(&self, token: &str) -> Result<Principal, Refusal> {
-        let header = jsonwebtoken::decode_header(token)
-            .map_err(|error| Refusal::new(NOT_ACCEPTED, format!("the token's header: {error}")))?;
-        if !ACCEPTED.contains(&header.alg) {
-            return Err(Refusal::new(NOT_ACCEPTED, format!("the token's algorithm {:?}", header.alg)));
-        }
-        let Some(keys) = self.jwks.keys_for(header.kid.as_deref(), header.alg).await else {
-            return Err(Refusal::new(NOT_VERIFIABLE, "the identity provider's keys could not be fetched"));
-        };
-        let candidates = keys.candidates(header.kid.as_deref(), header.alg);
-        if candidates.is_empty() {
-            let reason = format!("no {:?} key with the id {:?} in the set", header.alg, header.kid);
-            return Err(Refusal::new(NOT_ACCEPTED, reason));
-        }
-        let validation = signature_only(header.alg);
-        let claims = candidates
-            .into_iter()
-            .find_map(|key| jsonwebtoken::decode::<Claims>(token, key, &validation).ok())
-            .ok_or_else(|| Refusal::new(NOT_ACCEPTED, "the token's signature or form"))?
-            .claims;
-        check(&claims, &self.settings, self.clock.now())?;
+        let claims = signed::claims(token, &self.jwks).await?;
+        signed::check(&claims, expected(&self.settings), self.clock.now())?;
         principal(&claims, &self.settings)
     }
 }
 
-/// What a token may be signed with.
-const ACCEPTED: [Algorithm; 9] = [
-    Algorithm::RS256,
-    Algorithm::RS384,
-    Algorithm::RS512,
-    Algorithm::PS256,
-    Algorithm::PS384,
-    Algorithm::PS512,
-    Algorithm::ES256,
-    Algorithm::ES384,
-    Algorithm::EdDSA,
-];
+fn expected(settings: &config::auth::Jwt) -> Expected<'_> {
+    Expected { issuer: &settings.issuer, audience: &settings.audience, leeway: settings.leeway.get() }
+}
 
 const NOT_ACCEPTED: &str = "The token is not accepted: it has to be signed by the identity provider that this gateway trusts. Get a new one.";
 const NOT_VERIFIABLE: &str =
@@ -88,44 +53,17 @@ const EXPIRED: &str = "The token has expired. Get a new one.";
 const NOT_YET: &str = "The token is not valid yet.";
 const FOR_ANOTHER: &str = "The token is not for this gateway: its issuer or audience is another.";
 
-/// The library verifies the signature; the claims are compared here, against this program's clock.
-fn signature_only(algorithm: Algorithm) -> Validation {
-    let mut validation = Validation::new(algorithm);
-    validation.required_spec_claims.clear();
-    validation.validate_exp = false;
-    validation.validate_nbf = false;
-    validation.validate_aud = false;
-    validation
-}
-
-/// RFC 7519, section 4.1: `iss`, `aud`, `exp`, `nbf`. A token without an end is refused.
-fn check(claims: &Claims, settings: &config::auth::Jwt, now: Timestamp) -> Result<(), Refusal> {
-    let refuse = |detail, claim: &str| Err(Refusal::new(detail, format!("the token's `{claim}`")));
-    if claims.get("iss").and_then(Value::as_str) != Some(&settings.issuer) {
-        return refuse(FOR_ANOTHER, "iss");
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        let detail = match fault {
+            Fault::NotAccepted(_) => NOT_ACCEPTED,
+            Fault::NotVerifiable => NOT_VERIFIABLE,
+            Fault::Expired => EXPIRED,
+            Fault::NotYet => NOT_YET,
+            Fault::ForAnother(_) => FOR_ANOTHER,
+        };
+        Self::new(detail, fault.to_string())
     }
-    let for_us = match claims.get("aud") {
-        Some(Value::String(audience)) => *audience == settings.audience,
-        Some(Value::Array(all)) => all.iter().any(|audience| audience.as_str() == Some(&settings.audience)),
-        _ => false,
-    };
-    if !for_us {
-        return refuse(FOR_ANOTHER, "aud");
-    }
-    let now = now.timestamp_micros() as f64 / 1e6;
-    let leeway = settings.leeway.as_secs_f64();
-    match claims.get("exp").map(Value::as_f64) {
-        Some(Some(expires)) if now < expires + leeway => {}
-        Some(Some(_)) => return refuse(EXPIRED, "exp"),
-        _ => return refuse(NOT_ACCEPTED, "exp"),
-    }
-    match claims.get("nbf").map(Value::as_f64) {
-        None => {}
-        Some(Some(begins)) if now >= begins - leeway => {}
-        Some(Some(_)) => return refuse(NOT_YET, "nbf"),
-        Some(None) => return refuse(NOT_ACCEPTED, "nbf"),
-    }
-    Ok(())
 }
 
 fn principal(claims: &Claims, settings: &config::auth::Jwt) -> Result<Principal, Refusal> {
@@ -176,6 +114,7 @@ mod tests {
 
     use super::*;
     use crate::config::Duration;
+    use crate::domain::Timestamp;
 
     fn settings() -> config::auth::Jwt {
         config::auth::Jwt {
@@ -206,7 +145,8 @@ mod tests {
             }
         }
         let claims = claims.as_object().unwrap();
-        check(claims, &settings(), now())
+        signed::check(claims, expected(&settings()), now())
+            .map_err(Refusal::from)
             .and_then(|()| principal(claims, &settings()))
             .map_err(|refusal| refusal.detail)
     }

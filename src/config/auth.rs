@@ -77,8 +77,13 @@ pub struct Jwt {
 impl Jwt {
     /// The URL of the key set, where `jwks` is one and not a file's path.
     pub fn jwks_url(&self) -> Option<Url> {
-        Url::parse(&self.jwks).ok().filter(|url| matches!(url.scheme(), "http" | "https"))
+        jwks_url(&self.jwks)
     }
+}
+
+/// The URL of a key set, where `place` is one and not a file's path.
+pub fn jwks_url(place: &str) -> Option<Url> {
+    Url::parse(place).ok().filter(|url| matches!(url.scheme(), "http" | "https"))
 }
 
 fn grants_claim() -> String {

@@ -39,6 +39,11 @@ pub fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     serde_json::from_str::<Text<'_>>(raw.get()).ok().map(|text| text.0)
 }
 
+/// [`string`], owned; `None` for what is no string at all.
+pub fn text(raw: &RawValue) -> Option<String> {
+    (kind(raw) == Kind::String).then(|| string(raw)).flatten().map(Cow::into_owned)
+}
+
 /// A whole document as one value.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 use url::{Host, Url};
 
-pub use client::{Client, Proxies, describe};
+pub use client::{Client, Proxies, describe, limited};
 pub use ranges::is_public;
 
 /// Where requests may lead.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::redirect;
+use reqwest::{Method, redirect};
 use url::{Host, Url};
 
 use super::{Reach, Refused, check_url, is_public};
@@ -67,14 +67,26 @@ impl Client {
     /// Why it may not. (What is only known when the host is dialled comes with the sending, as an error of
     /// connecting.)
     pub async fn post(&self, url: Url) -> Result<reqwest::RequestBuilder, Refused> {
+        self.request(Method::POST, url).await
+    }
+
+    /// A `GET` of `url`, if it may go there. Read the answer with [`limited`].
+    ///
+    /// # Errors
+    /// As [`Client::post`].
+    pub async fn get(&self, url: Url) -> Result<reqwest::RequestBuilder, Refused> {
+        self.request(Method::GET, url).await
+    }
+
+    async fn request(&self, method: Method, url: Url) -> Result<reqwest::RequestBuilder, Refused> {
         check_url(&url, self.reach)?;
         if let Some((client, proxies)) = &self.proxied
             && proxies.applies_to(&url)
         {
             self.check_resolved(&url).await?;
-            return Ok(client.post(url));
+            return Ok(client.request(method, url));
         }
-        Ok(self.direct.post(url))
+        Ok(self.direct.request(method, url))
     }
 
     /// What a proxy is asked to reach is checked as if it were dialled here.
@@ -84,6 +96,21 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// The body of an answer, if it is not larger than `most_bytes`.
+///
+/// # Errors
+/// It is larger, or breaks off: for people.
+pub async fn limited(mut answer: reqwest::Response, most_bytes: usize) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(describe)? {
+        if body.len() + chunk.len() > most_bytes {
+            return Err(format!("more than {most_bytes} bytes"));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }
 
 /// The text of an HTTP error with its causes, without the URL (which may hold a secret).

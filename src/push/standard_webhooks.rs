@@ -1,0 +1,113 @@
+//! Webhooks that are signed as Standard Webhooks say (standardwebhooks.com, version 1.0.0).
+//!
+//! The body goes on whole and as it was sent; the message's type is the member `type` of a JSON body, else the
+//! one that the receiver is configured with. `webhook-id` is the message's id: what is sent again has the same.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use super::headers;
+use crate::config::Secret;
+use crate::domain::message::Draft;
+use crate::domain::standard_webhooks::{self as signing, Headers, Key};
+use crate::domain::{Timestamp, json, media};
+
+/// Whether one of the secrets made one of the request's signatures, at most `tolerance` from `now`. A secret that
+/// is none any more (its file was changed) makes none.
+///
+/// # Errors
+/// Why not.
+pub fn verify(
+    secrets: &[Secret],
+    headers: &HeaderMap,
+    body: &[u8],
+    now: Timestamp,
+    tolerance: Duration,
+) -> Result<(), String> {
+    let keys: Vec<Key> = secrets.iter().filter_map(|secret| Key::parse(&secret.expose()).ok()).collect();
+    let found = Headers {
+        id: headers::text(headers, signing::ID_HEADER)?,
+        timestamp: headers::text(headers, signing::TIMESTAMP_HEADER)?,
+        signature: headers::text(headers, signing::SIGNATURE_HEADER)?,
+    };
+    signing::verify(&keys, found, body, now, tolerance).map_err(|error| error.to_string())
+}
+
+/// The message; `fallback` is its type where the body says none.
+///
+/// # Errors
+/// What is wrong with the request.
+pub fn read(
+    headers: &HeaderMap,
+    body: &Bytes,
+    fallback: Option<&str>,
+    json_depth: usize,
+) -> Result<Draft, String> {
+    let id = headers::needed(headers, signing::ID_HEADER)?;
+    let content_type = headers::text(headers, "content-type")?;
+    if json::is_deeper_than(body, json_depth) {
+        return Err(format!("The body nests objects and arrays deeper than {json_depth} levels."));
+    }
+    let document = json::document(body);
+    if let (Some(content_type), Err(detail)) = (content_type, &document)
+        && media::is_json(content_type)
+    {
+        return Err(format!("The body is {detail}."));
+    }
+    let said = document.ok().and_then(json::members).and_then(|members| {
+        let mut found = members.iter().filter(|(member, _)| member == "type");
+        found.next().filter(|_| found.next().is_none()).and_then(|(_, raw)| json::text(raw))
+    });
+    let kind = said
+        .filter(|kind| !kind.is_empty())
+        .or_else(|| fallback.map(str::to_owned))
+        .ok_or("The body says no `type`, and the receiver is configured with none.")?;
+    let mut draft = Draft { id: Some(id.to_owned()), kind, body: body.clone(), ..Draft::default() };
+    draft.envelope.content_type = content_type.map(str::to_owned);
+    Ok(draft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_with(
+        content_type: Option<&str>,
+        body: &'static str,
+        fallback: Option<&str>,
+    ) -> Result<Draft, String> {
+        let mut headers = HeaderMap::new();
+        headers.insert(signing::ID_HEADER, "msg_1".parse().unwrap());
+        if let Some(content_type) = content_type {
+            headers.insert("content-type", content_type.parse().unwrap());
+        }
+        read(&headers, &Bytes::from(body), fallback, 64)
+    }
+
+    #[test]
+    fn the_type_is_the_bodys_or_else_the_receivers() {
+        let json = Some("application/json");
+        let kind =
+            |content_type, body, fallback| read_with(content_type, body, fallback).map(|draft| draft.kind);
+        assert_eq!(kind(json, r#"{"type":"a.b","data":{}}"#, Some("c")).unwrap(), "a.b");
+        assert_eq!(kind(None, r#"{"type":"a.b"}"#, None).unwrap(), "a.b");
+        for untyped in
+            [r#"{"data":{}}"#, r#"{"type":7}"#, r#"{"type":""}"#, r#"{"type":"a","type":"b"}"#, "[]"]
+        {
+            assert_eq!(kind(json, untyped, Some("c")).unwrap(), "c", "{untyped}");
+            assert!(kind(json, untyped, None).unwrap_err().contains("no `type`"), "{untyped}");
+        }
+        assert_eq!(kind(Some("text/plain"), "hello", Some("c")).unwrap(), "c");
+        assert!(kind(json, "hello", Some("c")).unwrap_err().contains("not valid JSON"));
+    }
+
+    #[test]
+    fn the_body_goes_on_whole() {
+        let draft = read_with(Some("application/json; charset=utf-8"), " {\"type\":\"a\"}\n", None).unwrap();
+        assert_eq!((draft.id.as_deref(), &draft.body[..]), (Some("msg_1"), &b" {\"type\":\"a\"}\n"[..]));
+        assert_eq!(draft.envelope.content_type.as_deref(), Some("application/json; charset=utf-8"));
+        assert!(read(&HeaderMap::new(), &Bytes::new(), Some("c"), 64).unwrap_err().contains("webhook-id"));
+    }
+}
