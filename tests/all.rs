@@ -67,6 +67,8 @@ mod scenario_outage;
 mod scenario_schemathesis;
 #[path = "all/scenario_slow.rs"]
 mod scenario_slow;
+#[path = "all/scenario_stores.rs"]
+mod scenario_stores;
 #[path = "all/schedules.rs"]
 mod schedules;
 #[path = "all/store_conformance.rs"]

@@ -5,17 +5,12 @@
 
 use std::time::Duration;
 
-use futures::stream::{FuturesUnordered, StreamExt as _};
-
+use super::stores::ask;
 use super::{Gateway, StoreNode};
 use crate::store::status;
 
 /// A loop of the node that has made no progress for this long is stuck.
 const STUCK: Duration = Duration::from_secs(30);
-/// How much longer than the first ready store another may take to answer, so that one that hangs does not
-/// hang the report.
-const PATIENCE: Duration = Duration::from_millis(500);
-
 /// How the node stands.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -35,22 +30,10 @@ pub struct StoreReport {
 impl Gateway {
     /// Whether the stores are reached and migrated, and the node's own loops make progress.
     pub async fn readiness(&self) -> Report {
+        let details = ask(self.stores.reach(""), stand, Option::is_none).await;
         let silent = || Some("the store does not answer in time".to_owned());
-        let mut details: Vec<_> = self.stores.iter().map(|_| silent()).collect();
-        let asked =
-            self.stores.iter().enumerate().map(|(place, node)| async move { (place, stand(node).await) });
-        let mut asked: FuturesUnordered<_> = asked.collect();
-        let mut ready = false;
-        loop {
-            let next = if ready {
-                tokio::time::timeout(PATIENCE, asked.next()).await.unwrap_or(None)
-            } else {
-                asked.next().await
-            };
-            let Some((place, detail)) = next else { break };
-            ready |= detail.is_none();
-            details[place] = detail;
-        }
+        let details: Vec<_> = details.into_iter().map(|told| told.unwrap_or_else(silent)).collect();
+        let ready = details.iter().any(Option::is_none);
         let stores = self.stores.iter().zip(details).map(|(node, detail)| {
             node.metrics.store_up(detail.is_none());
             StoreReport { name: node.name.to_string(), detail }

@@ -5,11 +5,18 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt as _};
 
 use crate::delivery::Engine;
 use crate::store;
 use crate::store::group::{Acceptor, Limits};
 use crate::telemetry::Metrics;
+
+/// How much longer than the first store that answered another may take, so that one that hangs does not hang
+/// what is asked of all.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A store, and what works on it.
 pub struct StoreNode {
@@ -79,5 +86,37 @@ impl Stores {
     /// Whether there are several.
     pub fn are_several(&self) -> bool {
         self.nodes.len() > 1
+    }
+}
+
+/// Asks these stores side by side, and waits for all of them until one gave what counts as an answer, and then for a
+/// moment only. `None`: it did not answer in time.
+pub(super) async fn ask<'a, T, F>(
+    nodes: &'a [Arc<StoreNode>],
+    question: impl Fn(&'a StoreNode) -> F,
+    is_answer: impl Fn(&T) -> bool,
+) -> Vec<Option<T>>
+where
+    F: Future<Output = T>,
+{
+    let mut answers: Vec<_> = nodes.iter().map(|_| None).collect();
+    let asked = nodes.iter().enumerate().map(|(place, node)| {
+        let answer = question(node);
+        async move { (place, answer.await) }
+    });
+    let mut asked: FuturesUnordered<_> = asked.collect();
+    let mut answered = false;
+    let patience = tokio::time::sleep(PATIENCE);
+    tokio::pin!(patience);
+    loop {
+        let next = tokio::select! {
+            next = asked.next() => next,
+            () = &mut patience, if answered => None,
+        };
+        let Some((place, answer)) = next else { return answers };
+        if is_answer(&answer) && !std::mem::replace(&mut answered, true) {
+            patience.as_mut().reset(tokio::time::Instant::now() + PATIENCE);
+        }
+        answers[place] = Some(answer);
     }
 }

@@ -9,15 +9,13 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::stores::ask;
 use super::{Error, Gateway, Result, StoreNode, may_read, may_write};
 use crate::auth::Principal;
 use crate::delivery::TargetView;
 use crate::domain::delivery::{Target, TargetKind};
 use crate::store;
-use crate::store::status::Paused;
-
-/// How long the metrics wait for a store; scrapers give up after ten seconds.
-const METRICS_PATIENCE: Duration = Duration::from_secs(5);
+use crate::store::status::{Backlog, Paused};
 
 /// All targets.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -94,10 +92,10 @@ impl Gateway {
     pub async fn targets(&self, principal: &Principal) -> Result<Targets> {
         may_read(principal)?;
         let nodes = self.stores.reach(&principal.tenant);
-        let asked = nodes.iter().map(|node| async move { (node, items(node).await) });
+        let answers = ask(nodes, items, store::Result::is_ok).await;
         let (mut told, mut unavailable, mut last_error) = (Vec::new(), Vec::new(), None);
-        for (node, answer) in futures::future::join_all(asked).await {
-            match answer {
+        for (node, answer) in nodes.iter().zip(answers) {
+            match answer.unwrap_or_else(|| Err(silent())) {
                 Ok(items) => told.push((node, items)),
                 Err(error) => {
                     unavailable.push(node.name.to_string());
@@ -147,22 +145,14 @@ impl Gateway {
         may_write(principal)?;
         let nodes = self.stores.reach(&principal.tenant);
         let targets = targets_named(nodes, name).await?;
-        let setting = nodes.iter().map(|node| async {
-            for target in &targets {
-                node.store.set_paused(target, paused).await?;
-                node.engine.set_paused(target, paused == Paused::Yes);
-                tracing::info!(
-                    target_name = name, store = %node.name, ?paused, principal = %principal.name,
-                    "target paused or resumed"
-                );
-            }
-            Ok::<(), Error>(())
-        });
-        let set = futures::future::join_all(setting).await;
+        let set = |node| set_paused(node, &targets, paused);
+        let set: Vec<_> = ask(nodes, set, store::Result::is_ok).await;
+        let set: Vec<_> = set.into_iter().map(|answer| answer.unwrap_or_else(|| Err(silent()))).collect();
+        tracing::info!(target_name = name, ?paused, principal = %principal.name, "target paused or resumed");
         let failed: Vec<_> =
             nodes.iter().zip(&set).filter(|(_, set)| set.is_err()).map(|(node, _)| &*node.name).collect();
         let (failed, some) = (failed.join(", "), failed.len() < nodes.len());
-        match set.into_iter().find_map(Result::err) {
+        match set.into_iter().find_map(Result::err).map(Error::from) {
             None => Ok(()),
             Some(Error::StoreUnavailable { retry_after, .. }) if some => {
                 let detail = format!(
@@ -178,7 +168,11 @@ impl Gateway {
     /// Prometheus' text, with the backlogs as the stores have them now. A store that does not answer in time
     /// keeps its last ones.
     pub async fn metrics(&self) -> String {
-        futures::future::join_all(self.stores.iter().map(|node| gauge(node))).await;
+        let nodes = self.stores.reach("");
+        let answers = ask(nodes, |node| node.store.backlog(), store::Result::is_ok).await;
+        for (node, answer) in nodes.iter().zip(answers) {
+            gauge(node, answer.unwrap_or_else(|| Err(silent())));
+        }
         self.metrics.render()
     }
 }
@@ -189,14 +183,14 @@ async fn targets_named(nodes: &[Arc<StoreNode>], name: &str) -> Result<Vec<Targe
     let mut named: BTreeSet<Target> =
         configured.map(|view| view.target).filter(|target| &*target.name == name).collect();
     if named.is_empty() {
-        let asked = nodes.iter().map(|node| node.store.backlog());
-        let (backlogs, errors): (Vec<_>, Vec<_>) =
-            futures::future::join_all(asked).await.into_iter().partition(std::result::Result::is_ok);
+        let answers = ask(nodes, |node| node.store.backlog(), store::Result::is_ok).await;
+        let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(silent())));
+        let (backlogs, errors): (Vec<_>, Vec<_>) = answers.partition(store::Result::is_ok);
         let backlogs = backlogs.into_iter().flatten().flatten();
         named.extend(backlogs.map(|backlog| backlog.target).filter(|target| &*target.name == name));
         // A store that did not answer may be the one that has rows for it.
         if named.is_empty()
-            && let Some(error) = errors.into_iter().find_map(std::result::Result::err)
+            && let Some(error) = errors.into_iter().find_map(Result::err)
         {
             return Err(error.into());
         }
@@ -229,15 +223,25 @@ async fn items(node: &StoreNode) -> store::Result<BTreeMap<Target, TargetItem>> 
     Ok(items)
 }
 
+/// A store that did not answer in time.
+fn silent() -> store::Error {
+    store::Error::new(store::ErrorKind::Unavailable, "no answer in time")
+}
+
+async fn set_paused(node: &StoreNode, targets: &[Target], paused: Paused) -> store::Result<()> {
+    for target in targets {
+        node.store.set_paused(target, paused).await?;
+        node.engine.set_paused(target, paused == Paused::Yes);
+    }
+    Ok(())
+}
+
 /// Reports the backlogs of one store.
-async fn gauge(node: &StoreNode) {
-    let backlog = match tokio::time::timeout(METRICS_PATIENCE, node.store.backlog()).await {
-        Ok(Ok(backlog)) => backlog,
-        Ok(Err(error)) => {
-            tracing::debug!(store = %node.name, %error, "no backlog for the metrics");
-            return node.metrics.store_up(false);
-        }
-        Err(_elapsed) => return node.metrics.store_up(false),
+fn gauge(node: &StoreNode, backlog: store::Result<Vec<Backlog>>) {
+    node.metrics.store_up(backlog.is_ok());
+    let backlog = match backlog {
+        Ok(backlog) => backlog,
+        Err(error) => return tracing::debug!(store = %node.name, %error, "no backlog for the metrics"),
     };
     let mut rows: Vec<_> = backlog.into_iter().map(|b| (b.target, b.depth, b.oldest_age)).collect();
     for view in node.engine.targets() {
@@ -246,7 +250,6 @@ async fn gauge(node: &StoreNode) {
         }
     }
     node.metrics.backlog(&rows);
-    node.metrics.store_up(true);
 }
 
 impl TargetItem {

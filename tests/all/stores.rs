@@ -29,22 +29,27 @@ grants = ["publish:*", "operate", "claim:*"]
 deduplicate = { required = false, window = "1h" }
 "#;
 
-const ROOT: &str = "root-secret";
-const ACME: &str = "acme-secret";
-const OTHER: &str = "other-secret";
+pub(super) const ROOT: &str = "root-secret";
+pub(super) const ACME: &str = "acme-secret";
+pub(super) const OTHER: &str = "other-secret";
 
-/// A URL of a store, and how many deliveries are in it.
-struct Database {
+/// A store, seen from behind.
+pub(super) struct Database {
     url: String,
 }
 
 impl Database {
-    fn sqlite() -> Self {
-        let path = run::fresh_dir("stores").join("store.db");
-        Self { url: format!("sqlite:{}", path.display()) }
+    pub fn at(url: String) -> Self {
+        Self { url }
     }
 
-    async fn count(&self, table: &str) -> i64 {
+    pub fn sqlite() -> Self {
+        let path = run::fresh_dir("stores").join("store.db");
+        Self::at(format!("sqlite:{}", path.display()))
+    }
+
+    /// How many rows a table has.
+    pub async fn count(&self, table: &str) -> i64 {
         let sql = |prefix: &str| sqlx::AssertSqlSafe(format!("SELECT count(*) FROM {prefix}{table}"));
         if self.url.starts_with("sqlite") {
             let pool = sqlx::SqlitePool::connect(&self.url).await.unwrap();
@@ -63,20 +68,20 @@ impl Database {
 async fn pairs() -> Vec<(Database, Database)> {
     let mut pairs = vec![(Database::sqlite(), Database::sqlite())];
     if let Some(server) = postgres::shared().await {
-        pairs.push((Database { url: server.fresh_database().await }, Database::sqlite()));
-        pairs.push((Database::sqlite(), Database { url: server.fresh_database().await }));
+        pairs.push((Database::at(server.fresh_database().await), Database::sqlite()));
+        pairs.push((Database::sqlite(), Database::at(server.fresh_database().await)));
     }
     pairs
 }
 
-fn config(main: &Database, acme: &Database, rest: &str) -> String {
+pub(super) fn config(main: &Database, acme: &Database, rest: &str) -> String {
     format!(
         "[stores.main]\nurl = \"{}\"\n[stores.acme]\nurl = \"{}\"\ntenants = [\"acme\"]\n{KEYS}\n{rest}",
         main.url, acme.url
     )
 }
 
-fn to_receiver(receiver: &Receiver) -> String {
+pub(super) fn to_receiver(receiver: &Receiver) -> String {
     format!(
         "[destinations.out]\ntransport = \"webhook\"\nurl = \"{}\"\nallow_private = true\n\
          [[routes]]\ntypes = [\"*\"]\ndestinations = [\"out\"]\n",
@@ -84,7 +89,13 @@ fn to_receiver(receiver: &Receiver) -> String {
     )
 }
 
-async fn call(gateway: &Gateway, method: &str, path: &str, key: &str, body: Option<Value>) -> (u16, Value) {
+pub(super) async fn call(
+    gateway: &Gateway,
+    method: &str,
+    path: &str,
+    key: &str,
+    body: Option<Value>,
+) -> (u16, Value) {
     let mut request = gateway.client().request(method.parse().unwrap(), gateway.url(path)).bearer_auth(key);
     if let Some(body) = body {
         request = request.json(&body);
@@ -94,15 +105,15 @@ async fn call(gateway: &Gateway, method: &str, path: &str, key: &str, body: Opti
     (status, answer.json().await.unwrap_or(Value::Null))
 }
 
-async fn publish(gateway: &Gateway, key: &str, message: Value) -> (u16, Value) {
+pub(super) async fn publish(gateway: &Gateway, key: &str, message: Value) -> (u16, Value) {
     call(gateway, "POST", "/v1/publish", key, Some(message)).await
 }
 
-async fn get(gateway: &Gateway, key: &str, path: &str) -> (u16, Value) {
+pub(super) async fn get(gateway: &Gateway, key: &str, path: &str) -> (u16, Value) {
     call(gateway, "GET", path, key, None).await
 }
 
-fn order(id: &str) -> Value {
+pub(super) fn order(id: &str) -> Value {
     json!({"type": "order.created", "id": id, "deduplicationId": id, "data": {"id": id}})
 }
 
@@ -239,7 +250,7 @@ async fn dead_letters_are_found_in_the_tenants_store() {
 fn schemas_are_brought_up_to_date_in_every_store() {
     let folder = run::fresh_dir("stores");
     let url = |name: &str| format!("sqlite:{}", folder.join(name).display());
-    let (main, acme) = (Database { url: url("main.db") }, Database { url: url("acme.db") });
+    let (main, acme) = (Database::at(url("main.db")), Database::at(url("acme.db")));
     let config = config(&main, &acme, "");
     let output = command(&["storage", "migrate"], Some(&config));
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -251,11 +262,102 @@ fn schemas_are_brought_up_to_date_in_every_store() {
 
     // One that fails holds up no other, and is told.
     std::fs::write(folder.join("blocked"), "").unwrap();
-    let blocked = Database { url: format!("sqlite:{}", folder.join("blocked/acme.db").display()) };
-    let fresh = Database { url: url("fresh.db") };
+    let blocked = Database::at(format!("sqlite:{}", folder.join("blocked/acme.db").display()));
+    let fresh = Database::at(url("fresh.db"));
     let output = command(&["storage", "migrate"], Some(&self::config(&fresh, &blocked, "")));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "main: up to date\n");
     assert!(String::from_utf8_lossy(&output.stderr).contains("stores.acme"));
     assert!(Path::new(&folder.join("fresh.db")).exists());
+}
+
+/// A handler's claims, an invoke's answer and what both publish stay in the tenant's store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handlers_and_invokes_work_in_the_tenants_store() {
+    for (main, acme) in pairs().await {
+        let receiver = Receiver::start().await;
+        let handler = Receiver::scripted(|_, _| {
+            let reply = json!({"response": 7, "messages": [{"type": "order.done", "data": 1}]});
+            Answer::status(200)
+                .header("content-type", "application/vnd.oncegate.reply+json")
+                .body(&reply.to_string())
+        })
+        .await;
+        let handlers = format!(
+            "[handlers.work]\ntypes = [\"work.do\"]\nurl = \"{}\"\ndeduplicate = {{ window = \"1h\" }}\n\
+             [messages.\"work.do\"]\ndeduplicate = {{ window = \"1h\" }}\n",
+            handler.url("/work")
+        );
+        let rest = to_receiver(&receiver).replace("[\"*\"]", "[\"order.*\"]") + &handlers;
+        let gateway = Gateway::start(&config(&main, &acme, &rest)).await;
+        let work = json!({"type": "work.do", "id": "w", "deduplicationId": "w", "data": 1});
+        assert_eq!(publish(&gateway, ACME, work).await.0, 202);
+        let first = receiver.wait_for(1, DEADLINE).await;
+        assert_eq!((first[0].header("tenant-id"), first[0].header("causation-id")), ("acme", "w"));
+        for _ in 0..2 {
+            let invoked = gateway
+                .client()
+                .post(gateway.url("/v1/invoke/work.do"))
+                .bearer_auth(ACME)
+                .header("Idempotency-Key", "k")
+                .header("Deduplication-Id", "invoked")
+                .send()
+                .await
+                .unwrap();
+            assert_eq!((invoked.status().as_u16(), invoked.text().await.unwrap().as_str()), (200, "7"));
+        }
+        receiver.wait_for(2, DEADLINE).await;
+        assert_eq!(handler.count(), 2);
+        // The work of the message, of its handling, of the invoke, and the invoke's key.
+        eventually(DEADLINE, "all is settled", async || when(acme.count("deliveries").await == 0)).await;
+        assert_eq!((main.count("deduplication").await, acme.count("deduplication").await), (0, 4));
+        assert_eq!(main.count("receipts").await, 0);
+    }
+}
+
+/// What is published in a transaction of the tenant's own is taken from its store, and found there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_intake_of_every_store_is_moved_on() {
+    let (main, acme) = (Database::sqlite(), Database::sqlite());
+    let receiver = Receiver::start().await;
+    let gateway = Gateway::start(&config(&main, &acme, &to_receiver(&receiver))).await;
+    for (database, tenant) in [(&main, ""), (&acme, "acme")] {
+        let pool = sqlx::SqlitePool::connect(&database.url).await.unwrap();
+        let insert =
+            "INSERT INTO oncegate_intake (tenant, id, type, data) VALUES (?, 'own', 'order.created', '{}')";
+        sqlx::query(insert).bind(tenant).execute(&pool).await.unwrap();
+        pool.close().await;
+    }
+    receiver.wait_for(2, DEADLINE).await;
+    for key in [ROOT, ACME] {
+        let sent =
+            async || get(&gateway, key, "/v1/messages/own").await.1["destinations"][0]["state"] == "sent";
+        eventually(DEADLINE, "it is found", async || when(sent().await)).await;
+    }
+    assert_eq!(get(&gateway, OTHER, "/v1/messages/own").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_role_is_granted_a_tenant_in_its_store_alone() {
+    let Some(server) = postgres::shared().await else { return };
+    let (main, acme) =
+        (Database::at(server.fresh_database().await), Database::at(server.fresh_database().await));
+    let config = config(&main, &acme, "");
+    assert!(command(&["storage", "migrate"], Some(&config)).status.success());
+    let grant =
+        |args: &[&str]| command(&[&["storage", "grant", "--role", "postgres"], args].concat(), Some(&config));
+    let wrong = grant(&["--tenant", "acme", "--store", "main"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(text.contains("are in the store `acme`, not in `main`"), "{text}");
+    let done = grant(&["--tenant", "acme"]);
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "postgres may publish in the store acme\n");
+    let publishers = async |database: &Database| {
+        let pool = sqlx::PgPool::connect(&database.url).await.unwrap();
+        let tenants: Vec<String> =
+            sqlx::query_scalar("SELECT tenant FROM oncegate.publishers").fetch_all(&pool).await.unwrap();
+        pool.close().await;
+        tenants
+    };
+    assert_eq!((publishers(&main).await, publishers(&acme).await), (vec![], vec!["acme".to_owned()]));
 }
