@@ -20,7 +20,7 @@ use http::HeaderMap;
 pub use crate::domain::grant::Grant;
 pub use credentials::Credentials;
 pub use principal::{Principal, Via};
-pub use sender::{Claimed, Sender, Unproven};
+pub use sender::{Sender, Unproven};
 
 /// Recognises callers by a request's headers.
 #[async_trait]

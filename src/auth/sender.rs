@@ -1,7 +1,6 @@
 //! The tokens that senders of pushes prove themselves with (OpenID Connect): Google's for Pub/Sub, Microsoft
 //! Entra's for Event Grid.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,27 +10,15 @@ use serde_json::Value;
 use super::credentials::bearer;
 use super::jwks::Jwks;
 use super::signed::{self, Claims, Expected, Fault};
+use crate::config::proof::Oidc;
 use crate::domain::Clock;
 
 /// By how much a sender's clock and this one may differ.
 const LEEWAY: Duration = Duration::from_secs(60);
 
-/// What a sender's token has to claim.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claimed {
-    /// `iss`, to the letter.
-    pub issuer: String,
-    /// `aud`, or one of several.
-    pub audience: String,
-    /// `email`, which the issuer has to have verified (`email_verified`).
-    pub email: Option<String>,
-    /// Others that have to have this text, or to be a list with it.
-    pub others: BTreeMap<String, String>,
-}
-
 /// Recognises a sender by its token.
 pub struct Sender {
-    claimed: Claimed,
+    expected: Oidc,
     jwks: Arc<Jwks>,
     clock: Clock,
 }
@@ -49,13 +36,11 @@ pub enum Unproven {
 }
 
 impl Sender {
-    /// `jwks` is the key set's URL, or the path of a file.
-    ///
     /// # Errors
     /// The HTTP client for the key set could not be set up.
-    pub fn new(claimed: Claimed, jwks: &str, clock: Clock) -> Result<Self, reqwest::Error> {
-        let jwks = Arc::new(Jwks::new(jwks, clock.clone(), None)?);
-        Ok(Self { claimed, jwks, clock })
+    pub fn new(expected: Oidc, clock: Clock) -> Result<Self, reqwest::Error> {
+        let jwks = Arc::new(Jwks::new(&expected.jwks, clock.clone(), None)?);
+        Ok(Self { expected, jwks, clock })
     }
 
     /// # Errors
@@ -64,35 +49,33 @@ impl Sender {
         let token = bearer(headers).map_err(|refusal| Unproven::NotAccepted(refusal.reason))?;
         let token = token.ok_or(Unproven::Missing)?;
         let claims = signed::claims(token, &self.jwks).await?;
-        let Claimed { issuer, audience, .. } = &self.claimed;
+        let Oidc { issuer, audience, .. } = &self.expected;
         signed::check(&claims, Expected { issuer, audience, leeway: LEEWAY }, self.clock.now())?;
-        self.claimed.check(&claims)
+        check(&self.expected, &claims)
     }
 }
 
-impl Claimed {
-    fn check(&self, claims: &Claims) -> Result<(), Unproven> {
-        let refused = |claim: &str| Err(Unproven::NotAccepted(format!("the token's `{claim}`")));
-        if let Some(email) = &self.email {
-            if claims.get("email").and_then(Value::as_str) != Some(email) {
-                return refused("email");
-            }
-            if claims.get("email_verified") != Some(&Value::Bool(true)) {
-                return refused("email_verified");
-            }
+fn check(expected: &Oidc, claims: &Claims) -> Result<(), Unproven> {
+    let refused = |claim: &str| Err(Unproven::NotAccepted(format!("the token's `{claim}`")));
+    if let Some(email) = &expected.email {
+        if claims.get("email").and_then(Value::as_str) != Some(email) {
+            return refused("email");
         }
-        for (claim, expected) in &self.others {
-            let has = match claims.get(claim) {
-                Some(Value::String(text)) => text == expected,
-                Some(Value::Array(all)) => all.iter().any(|one| one.as_str() == Some(expected)),
-                _ => false,
-            };
-            if !has {
-                return refused(claim);
-            }
+        if claims.get("email_verified") != Some(&Value::Bool(true)) {
+            return refused("email_verified");
         }
-        Ok(())
     }
+    for (claim, expected) in &expected.claims {
+        let has = match claims.get(claim) {
+            Some(Value::String(text)) => text == expected,
+            Some(Value::Array(all)) => all.iter().any(|one| one.as_str() == Some(expected)),
+            _ => false,
+        };
+        if !has {
+            return refused(claim);
+        }
+    }
+    Ok(())
 }
 
 impl From<Fault> for Unproven {
@@ -110,14 +93,18 @@ mod tests {
 
     use super::*;
 
-    fn check(claimed: &Claimed, claims: Value) -> Result<(), Unproven> {
-        claimed.check(claims.as_object().unwrap())
+    fn checked(expected: &Oidc, claims: Value) -> Result<(), Unproven> {
+        check(expected, claims.as_object().unwrap())
+    }
+
+    fn expecting(more: &str) -> Oidc {
+        toml::from_str(&format!("issuer = 'i'\naudience = 'a'\njwks = 'unused'\n{more}")).unwrap()
     }
 
     #[test]
     fn an_address_counts_only_when_its_issuer_has_verified_it() {
-        let claimed = Claimed { email: Some("pusher@x.test".into()), ..Claimed::default() };
-        assert!(check(&claimed, json!({ "email": "pusher@x.test", "email_verified": true })).is_ok());
+        let expected = expecting("email = 'pusher@x.test'");
+        assert!(checked(&expected, json!({ "email": "pusher@x.test", "email_verified": true })).is_ok());
         for claims in [
             json!({ "email": "Pusher@x.test", "email_verified": true }),
             json!({ "email": "pusher@x.test", "email_verified": false }),
@@ -126,19 +113,18 @@ mod tests {
             json!({ "email_verified": true }),
             json!({ "email": ["pusher@x.test"], "email_verified": true }),
         ] {
-            assert!(check(&claimed, claims.clone()).is_err(), "{claims}");
+            assert!(checked(&expected, claims.clone()).is_err(), "{claims}");
         }
-        assert!(check(&Claimed::default(), json!({})).is_ok());
+        assert!(checked(&expecting(""), json!({})).is_ok());
     }
 
     #[test]
     fn other_claims_have_the_text_or_a_list_with_it() {
-        let others = BTreeMap::from([("appid".to_owned(), "grid".to_owned())]);
-        let claimed = Claimed { others, ..Claimed::default() };
-        assert!(check(&claimed, json!({ "appid": "grid" })).is_ok());
-        assert!(check(&claimed, json!({ "appid": ["other", "grid"] })).is_ok());
+        let expected = expecting("claims = { appid = 'grid' }");
+        assert!(checked(&expected, json!({ "appid": "grid" })).is_ok());
+        assert!(checked(&expected, json!({ "appid": ["other", "grid"] })).is_ok());
         for claims in [json!({}), json!({ "appid": "gri" }), json!({ "appid": [] }), json!({ "appid": 7 })] {
-            assert!(check(&claimed, claims.clone()).is_err(), "{claims}");
+            assert!(checked(&expected, claims.clone()).is_err(), "{claims}");
         }
     }
 }

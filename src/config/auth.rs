@@ -86,6 +86,29 @@ pub fn jwks_url(place: &str) -> Option<Url> {
     Url::parse(place).ok().filter(|url| matches!(url.scheme(), "http" | "https"))
 }
 
+/// Why `place` (a URL, or a file's path) cannot be that of a key set.
+pub fn key_set_problem(place: &str) -> Option<String> {
+    match jwks_url(place) {
+        Some(url) if url.scheme() == "http" && !is_loopback(&url) => {
+            Some("keys may only come over `https:` (`http:` on loopback)".to_owned())
+        }
+        Some(_) => None,
+        None if place.contains("://") => Some("is neither an `https:` URL nor a file's path".to_owned()),
+        None => {
+            std::fs::metadata(place).err().map(|error| format!("the file `{place}` cannot be read: {error}"))
+        }
+    }
+}
+
+fn is_loopback(url: &url::Url) -> bool {
+    match url.host() {
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost",
+        None => false,
+    }
+}
+
 fn grants_claim() -> String {
     "grants".into()
 }

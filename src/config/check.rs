@@ -210,19 +210,8 @@ impl Found {
                 "is at most 10m: a longer one would honour tokens that are long expired",
             );
         }
-        match jwt.jwks_url() {
-            Some(url) if url.scheme() == "http" && !is_loopback(&url) => {
-                self.add(key.name("jwks"), "keys may only come over `https:` (`http:` on loopback)");
-            }
-            Some(_) => {}
-            None if jwt.jwks.contains("://") => {
-                self.add(key.name("jwks"), "is neither an `https:` URL nor a file's path");
-            }
-            None => {
-                if let Err(error) = std::fs::metadata(&jwt.jwks) {
-                    self.add(key.name("jwks"), format!("the file `{}` cannot be read: {error}", jwt.jwks));
-                }
-            }
+        if let Some(problem) = super::auth::key_set_problem(&jwt.jwks) {
+            self.add(key.name("jwks"), problem);
         }
     }
 
@@ -433,13 +422,4 @@ fn listed<'a>(names: impl IntoIterator<Item = &'a str>, after: &str) -> String {
 
 fn is_tenant(name: &str) -> bool {
     !name.is_empty() && name.len() <= 255 && !name.chars().any(char::is_control)
-}
-
-fn is_loopback(url: &url::Url) -> bool {
-    match url.host() {
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        Some(url::Host::Domain(name)) => name == "localhost",
-        None => false,
-    }
 }

@@ -20,10 +20,18 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 pub struct Client {
     reach: Reach,
+    unresolved: Unresolved,
     /// Connects to the host itself.
     direct: reqwest::Client,
     /// Connects to proxies only, where there are any.
     proxied: Option<(reqwest::Client, Proxies)>,
+}
+
+/// What becomes of a name that does not resolve here, where a proxy would be asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unresolved {
+    Refuse,
+    LeaveToProxy,
 }
 
 impl Client {
@@ -58,7 +66,13 @@ impl Client {
                 Some((client, proxies.clone()))
             }
         };
-        Ok(Self { reach, direct, proxied })
+        Ok(Self { reach, unresolved: Unresolved::Refuse, direct, proxied })
+    }
+
+    /// Leaves a name that does not resolve here to the proxy, where there is one: behind some, no name does. Only
+    /// for hosts that were compared with a fixed pattern before. What resolves to private addresses stays refused.
+    pub fn leaving_unresolved_to_proxies(self) -> Self {
+        Self { unresolved: Unresolved::LeaveToProxy, ..self }
     }
 
     /// A `POST` to `url`, if it may go there.
@@ -92,7 +106,10 @@ impl Client {
     /// What a proxy is asked to reach is checked as if it were dialled here.
     async fn check_resolved(&self, url: &Url) -> Result<(), Refused> {
         if let (Reach::Public, Some(Host::Domain(name))) = (self.reach, url.host()) {
-            resolve_public(name).await?;
+            match resolve_public(name).await {
+                Err(Refused::Unresolved(_)) if self.unresolved == Unresolved::LeaveToProxy => {}
+                other => drop(other?),
+            }
         }
         Ok(())
     }
