@@ -2,6 +2,9 @@
 
 use http::HeaderMap;
 
+use crate::domain::message::Draft;
+use crate::domain::wire;
+
 /// A header's text; `None`: it is not there.
 ///
 /// # Errors
@@ -26,4 +29,23 @@ pub fn needed<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, String>
     text(headers, name)?
         .filter(|text| !text.is_empty())
         .ok_or_else(|| format!("The header `{name}` is missing."))
+}
+
+/// The number of this attempt, where the header `name` counts those before it.
+pub fn attempts_after(headers: &HeaderMap, name: &str) -> u32 {
+    let before = headers.get(name).and_then(|value| value.to_str().ok()?.trim().parse::<u32>().ok());
+    before.unwrap_or(0).saturating_add(1)
+}
+
+/// Gives `draft` the trace that the request is part of, unless it has one.
+pub fn trace(draft: &mut Draft, headers: &HeaderMap) {
+    let envelope = &mut draft.envelope;
+    if envelope.traceparent.is_some() {
+        return;
+    }
+    let value = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    envelope.traceparent = value(wire::TRACEPARENT).and_then(wire::traceparent).map(str::to_owned);
+    if envelope.traceparent.is_some() && envelope.tracestate.is_none() {
+        envelope.tracestate = value(wire::TRACESTATE).and_then(wire::tracestate).map(str::to_owned);
+    }
 }

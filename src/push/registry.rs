@@ -1,0 +1,17 @@
+//! The formats, one line each.
+
+use super::Kind;
+
+/// Every format, in the order in which they are listed to people.
+pub const FORMATS: [&Kind; 4] =
+    [&super::cloudevents::KIND, &super::eventbridge::KIND, &super::native::KIND, &super::pubsub::KIND];
+
+/// The format with this name.
+pub fn find(name: &str) -> Option<&'static Kind> {
+    FORMATS.into_iter().find(|kind| kind.name == name)
+}
+
+/// Their names.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    FORMATS.into_iter().map(|kind| kind.name)
+}
