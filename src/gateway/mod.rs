@@ -7,6 +7,7 @@ mod answer;
 mod cascade;
 pub mod claims;
 pub mod dead_letters;
+pub mod documents;
 pub mod error;
 pub mod explain;
 pub mod intake;
