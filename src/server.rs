@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::identity::Messages;
 use crate::config::{self, Config};
-use crate::delivery::{Cascade, Engine, HandlerOptions, Options, TargetOptions, breaker};
+use crate::delivery::{Cascade, Engine, Gates, HandlerOptions, Options, TargetOptions, breaker};
 use crate::domain::delivery::{Format, Target};
 use crate::domain::fields;
 use crate::domain::routing::{Route, Table};
@@ -102,8 +102,9 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         .with_context(|| format!("server.listen: cannot listen on {}", config.server.listen))?;
     let address = listener.local_addr()?;
 
+    let gates = if stores.len() > 1 { Gates::of_several() } else { Gates::default() };
     let begin = |(name, store): (String, store::Shared)| {
-        let options = engine_options(&config);
+        let options = Options { gates: gates.clone(), ..engine_options(&config) };
         let labelled = metrics.of_store(&name);
         let engine = Engine::start(
             &name,

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::breaker;
+use super::gate::Gates;
 use super::inbox::HandlerOptions;
 use super::renewals::{self, Renewals};
 use super::scanner;
@@ -54,6 +55,8 @@ pub struct Options {
     pub retention: Retention,
     /// Whether a delivery that was made leaves a receipt.
     pub receipt: Receipt,
+    /// What it shares of its targets with the engines of other stores.
+    pub gates: Gates,
 }
 
 impl Default for Options {
@@ -68,6 +71,7 @@ impl Default for Options {
                 dead_letters: Duration::from_secs(30 * 24 * 60 * 60),
             },
             receipt: Receipt::Keep,
+            gates: Gates::default(),
         }
     }
 }
@@ -173,9 +177,10 @@ impl Engine {
         metrics: Metrics,
     ) -> Self {
         let (settler, settlements) = settler::channel();
+        let gates = &options.gates;
         let worker = |options: TargetOptions| {
             let labels = metrics.labels(&options.target);
-            Worker::new(options, labels, clock.monotonic())
+            Worker::new(options, gates, labels, clock.monotonic())
         };
         let workers: HashMap<Target, Arc<Worker>> =
             targets.into_iter().map(|options| (options.target.clone(), Arc::new(worker(options)))).collect();

@@ -5,9 +5,11 @@
 //! everything else, and everything whose node died, is taken from the store when its one clock is due.
 //!
 //! - [`Engine`]: what the rest of the program sees.
-//! - [`worker`]: one task per target: what to attempt next, many attempts at once, what an attempt came to.
+//! - [`worker`]: one task per target: what to attempt next, many attempts at once.
+//! - [`verdict`]: what an attempt came to.
 //! - [`attempt`]: one attempt.
 //! - [`breaker`]: whether a target may be attempted at all. Pure.
+//! - [`gate`]: what the engines of several stores share of a target: its breaker and its slots.
 //! - [`settler`]: writes what attempts came to, many per commit, until the store has it.
 //! - [`inbox`]: what is particular to handlers: claims before they run, messages that they publish.
 //! - [`renewals`]: keeps the leases of what runs.
@@ -23,12 +25,15 @@
 mod attempt;
 pub mod breaker;
 mod engine;
+mod gate;
 mod inbox;
 mod renewals;
 mod scanner;
 mod settler;
+mod verdict;
 mod worker;
 
 pub use engine::{Engine, Held, Options, Permit, TargetOptions, TargetView};
+pub use gate::Gates;
 pub use inbox::{Cascade, HandlerOptions};
 pub use renewals::{Renewal, Renewals};

@@ -11,23 +11,19 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Notify, mpsc};
 
 use super::attempt::{self, Concluded};
-use super::breaker::{Admission, Breaker};
+use super::breaker::Admission;
 use super::engine::{Held, Shared, TargetOptions, TargetView};
-use super::inbox::{self, Ended};
-use super::settler::{Item, Work};
-use crate::domain::delivery::{DeadKind, Failure, Fault, MAX_TAKES};
-use crate::store::deliveries::{Counted, DeadNote, ErrorNote, Settle, Settlement, Take, Taken};
+use super::gate::{Gate, Gates, Turn};
+use super::settler::Item;
+use crate::domain::delivery::{DeadKind, MAX_TAKES};
+use crate::store::deliveries::{Counted, Take, Taken};
 use crate::store::{self};
 use crate::telemetry::TargetLabels;
 
 /// The most rows taken by one statement.
 const TAKE: usize = 500;
-/// A target this quick may have the next rows taken while the last are still in flight.
-const QUICK: Duration = Duration::from_millis(200);
 /// When to ask again for rows that are due and locked.
 const LOCKED_ROWS: Duration = Duration::from_millis(250);
-/// The longest error text kept.
-const ERROR_TEXT_CHARS: usize = 2_000;
 
 pub(super) struct Worker {
     pub options: TargetOptions,
@@ -36,33 +32,34 @@ pub(super) struct Worker {
     sender: mpsc::UnboundedSender<Held>,
     receiver: tokio::sync::Mutex<mpsc::UnboundedReceiver<Held>>,
     /// Something other than a new row changed.
-    changed: Notify,
+    changed: Arc<Notify>,
     /// When the store is to be asked next, as far as is known.
     next_due: Mutex<Option<Instant>>,
-    breaker: Mutex<Breaker>,
+    pub gate: Arc<Gate>,
     paused: AtomicBool,
     /// Whether the store has said yet which targets are paused; before that nothing is attempted.
     pause_known: AtomicBool,
-    last_error: Mutex<Option<String>>,
+    pub last_error: Mutex<Option<String>>,
     progress: Mutex<Instant>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Worker {
-    pub fn new(options: TargetOptions, labels: TargetLabels, now: Instant) -> Self {
+    pub fn new(options: TargetOptions, gates: &Gates, labels: TargetLabels, now: Instant) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
+        let changed = Arc::new(Notify::new());
         Self {
             labels,
             rows_held: AtomicUsize::new(0),
             sender,
             receiver: tokio::sync::Mutex::new(receiver),
-            changed: Notify::new(),
+            gate: gates.of(&options, &changed),
+            changed,
             // What a node that died left behind is looked for at once.
             next_due: Mutex::new(Some(now)),
-            breaker: Mutex::new(Breaker::new(options.breaker)),
             paused: AtomicBool::new(false),
             pause_known: AtomicBool::new(false),
             last_error: Mutex::new(None),
@@ -78,7 +75,7 @@ impl Worker {
 
     /// Whether holding a row in memory makes sense: it would be attempted soon.
     pub fn wants_memory(&self, now: Instant) -> bool {
-        !self.holds() && lock(&self.breaker).admits(now) == Admission::Yes
+        !self.holds() && self.gate.admits(now) == Admission::Yes
     }
 
     /// Gives the row back when this worker takes no more.
@@ -115,7 +112,7 @@ impl Worker {
     pub fn view(&self) -> TargetView {
         TargetView {
             target: self.options.target.clone(),
-            breaker_open: lock(&self.breaker).is_open(),
+            breaker_open: self.gate.is_open(),
             paused: self.is_paused(),
             last_error: lock(&self.last_error).clone(),
         }
@@ -146,6 +143,8 @@ struct Looked {
 
 type Flights = FuturesUnordered<BoxFuture<'static, Concluded>>;
 type Look = Fuse<BoxFuture<'static, store::Result<Looked>>>;
+/// Rows on their way back to the store, and when their leases end.
+type Returns = FuturesUnordered<BoxFuture<'static, (store::Result<u64>, Instant)>>;
 
 /// Runs until the engine drains. A defect in one round is logged and the next round begins anew.
 pub(super) async fn run(worker: Arc<Worker>, shared: Arc<Shared>) {
@@ -155,9 +154,12 @@ pub(super) async fn run(worker: Arc<Worker>, shared: Arc<Shared>) {
             worker: Arc::clone(&worker),
             shared: Arc::clone(&shared),
             settlements: settlements.clone(),
+            unsettled: VecDeque::new(),
             ready: VecDeque::new(),
             flights: FuturesUnordered::new(),
             look: Fuse::terminated(),
+            returns: FuturesUnordered::new(),
+            turn: Turn::new(&worker.gate),
             quick: true,
         };
         let ended = AssertUnwindSafe(task.run()).catch_unwind().await;
@@ -167,21 +169,27 @@ pub(super) async fn run(worker: Arc<Worker>, shared: Arc<Shared>) {
         tracing::error!(target_name = %worker.options.target.name, "a defect stopped this target's task; it begins anew");
         tokio::time::sleep(Duration::from_secs(1)).await;
         let now = shared.clock.monotonic();
-        lock(&worker.breaker).probe_abandoned(now);
+        worker.gate.probe_abandoned(now);
         worker.note_due(now);
     }
 }
 
-struct Task {
-    worker: Arc<Worker>,
-    shared: Arc<Shared>,
-    settlements: mpsc::Sender<Item>,
+/// Waits for nothing but its next event: what it asks of the store is asked beside its attempts, so that a store
+/// that does not answer holds no slot and no probe of a target that other stores deliver to as well.
+pub(super) struct Task {
+    pub worker: Arc<Worker>,
+    pub shared: Arc<Shared>,
+    pub settlements: mpsc::Sender<Item>,
+    /// Outcomes for which the settler has no room yet.
+    pub unsettled: VecDeque<Item>,
     /// Leased, not yet attempted.
     ready: VecDeque<Held>,
     flights: Flights,
     look: Look,
+    returns: Returns,
+    turn: Turn,
     /// Whether recent attempts were quick enough to take rows ahead.
-    quick: bool,
+    pub quick: bool,
 }
 
 impl Task {
@@ -195,19 +203,22 @@ impl Task {
             }
             let now = shared.clock.monotonic();
             *lock(&worker.progress) = now;
-            self.begin(now).await;
+            self.begin(now);
             self.look_at_store(now);
             let wake = self.wake_at(now);
             tokio::select! {
                 Some(concluded) = self.flights.next(), if !self.flights.is_empty() => {
-                    self.conclude(concluded).await;
+                    self.conclude(concluded);
                     // What has ended meanwhile, before anything else is asked.
                     while let Some(Some(concluded)) = self.flights.next().now_or_never() {
-                        self.conclude(concluded).await;
+                        self.conclude(concluded);
                     }
                 }
+                () = room(&self.settlements), if !self.unsettled.is_empty() => self.hand_over(),
+                Some(returned) = self.returns.next(), if !self.returns.is_empty() => self.returned(returned),
+                () = self.turn.came() => {}
                 Some(held) = queue.recv() => self.ready.push_back(held),
-                looked = &mut self.look, if !self.look.is_terminated() => self.looked(looked).await,
+                looked = &mut self.look, if !self.look.is_terminated() => self.looked(looked),
                 () = worker.changed.notified() => {}
                 () = tokio::time::sleep(wake.saturating_duration_since(now)) => {}
                 () = shared.draining.cancelled() => {}
@@ -217,47 +228,56 @@ impl Task {
     }
 
     /// Begins what may begin; gives back what may not for a while.
-    async fn begin(&mut self, now: Instant) {
-        while let Some(held) = self.ready.front() {
-            let admission = lock(&self.worker.breaker).admits(now);
+    fn begin(&mut self, now: Instant) {
+        while let Some(held) = self.ready.front().filter(|_| self.unsettled.is_empty()) {
+            let admission = self.worker.gate.admits(now);
             if self.worker.holds() || matches!(admission, Admission::No(_)) {
-                self.give_back_ready().await;
-                return;
+                return self.give_back_ready();
             }
             if self.flights.len() >= self.worker.options.max_in_flight {
                 return;
             }
             if now + self.worker.options.needs_lease() > held.lease_until {
+                if self.turn.is_shared() {
+                    // It waited for its turn at the target: nobody has to wait for its lease as well.
+                    return self.give_back_ready();
+                }
                 // It could end after the lease: somebody else will have it when the lease has ended.
                 self.worker.note_due(held.lease_until);
                 self.ready.pop_front();
                 continue;
             }
+            let Some(slot) = self.turn.take() else { return };
             let Some(held) = self.ready.pop_front() else { return };
             if held.takes > MAX_TAKES {
                 let text = format!("taken {MAX_TAKES} times without ever being settled");
-                self.dead(held, DeadKind::NeverSettled, text, Counted::No).await;
+                self.dead(held, DeadKind::NeverSettled, text, Counted::No);
                 continue;
             }
             if held.delivery.message.deliver_by.is_some_and(|by| by <= self.shared.clock.now()) {
-                self.dead(held, DeadKind::Expired, "its deliver-by has passed".into(), Counted::No).await;
+                self.dead(held, DeadKind::Expired, "its deliver-by has passed".into(), Counted::No);
                 continue;
             }
-            if admission == Admission::Probe {
-                lock(&self.worker.breaker).probe();
+            if admission == Admission::Probe && !self.worker.gate.probe(now) {
+                // Another store's delivery is the probe.
+                self.ready.push_front(held);
+                continue;
             }
-            let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&self.shared));
-            self.flights.push(attempt::attempt(worker, shared, held).boxed());
+            let attempt = attempt::attempt(Arc::clone(&self.worker), Arc::clone(&self.shared), held);
+            self.flights.push(attempt.inspect(|_| drop(slot)).boxed());
+        }
+        if self.ready.is_empty() || !self.unsettled.is_empty() {
+            self.turn.leave();
         }
     }
 
     /// Asks the store for due rows, if there is room for them and no question is under way.
     fn look_at_store(&mut self, now: Instant) {
         let free = self.room();
-        if free == 0 || !self.look.is_terminated() || self.worker.holds() {
+        if free == 0 || !self.unsettled.is_empty() || !self.look.is_terminated() || self.worker.holds() {
             return;
         }
-        let limit = match lock(&self.worker.breaker).admits(now) {
+        let limit = match self.worker.gate.admits(now) {
             Admission::Yes => free.min(TAKE),
             Admission::Probe => 1,
             Admission::No(_) => return,
@@ -285,10 +305,13 @@ impl Task {
         let most = self.worker.options.max_in_flight;
         let ahead = if self.quick { most } else { 0 };
         let free = (most + ahead).saturating_sub(self.flights.len() + self.ready.len());
-        if free * 4 < most && !self.flights.is_empty() { 0 } else { free }
+        if free * 4 < most && !self.flights.is_empty() {
+            return 0;
+        }
+        if self.quick { free } else { self.worker.gate.room(free) }
     }
 
-    async fn looked(&mut self, looked: store::Result<Looked>) {
+    fn looked(&mut self, looked: store::Result<Looked>) {
         let now = self.shared.clock.monotonic();
         match looked {
             Ok(looked) => {
@@ -305,8 +328,7 @@ impl Task {
                         _permit: None,
                     };
                     if taken.expired {
-                        self.dead(held, DeadKind::Expired, "its deliver-by has passed".into(), Counted::No)
-                            .await;
+                        self.dead(held, DeadKind::Expired, "its deliver-by has passed".into(), Counted::No);
                     } else {
                         self.ready.push_back(held);
                     }
@@ -321,135 +343,35 @@ impl Task {
 
     fn wake_at(&self, now: Instant) -> Instant {
         let idle = now + self.shared.options.poll;
-        if self.worker.holds() {
+        if self.worker.holds() || !self.unsettled.is_empty() {
             return idle;
         }
         let due =
             if self.room() > 0 && self.look.is_terminated() { *lock(&self.worker.next_due) } else { None };
-        match lock(&self.worker.breaker).admits(now) {
+        match self.worker.gate.admits(now) {
             Admission::Yes | Admission::Probe => due.unwrap_or(idle).min(idle),
             Admission::No(Some(until)) => until.min(idle),
             Admission::No(None) => idle,
         }
     }
 
-    /// Says what an attempt means, to the breaker and to the store.
-    async fn conclude(&mut self, concluded: Concluded) {
-        let Concluded { held, ended, took, work } = concluded;
-        self.quick = took < QUICK;
-        let now = self.shared.clock.monotonic();
-        let settle = match ended {
-            Ended::Ran(Ok(_)) => {
-                self.shared.metrics.sent(&self.worker.labels, took);
-                lock(&self.worker.breaker).succeeded();
-                Settle::Done { receipt: self.shared.options.receipt }
-            }
-            Ended::Ran(Err(failure)) => self.failed(&held, &failure, now),
-            not_run => {
-                lock(&self.worker.breaker).probe_abandoned(now);
-                inbox::not_run(&self.worker, &self.shared, &held, not_run, now)
-            }
-        };
-        if let Settle::Retry { after, .. } = &settle {
-            self.worker.note_due(now + *after);
-        }
-        self.settle(held, settle, work).await;
-    }
-
-    fn failed(&self, held: &Held, failure: &Failure, now: Instant) -> Settle {
-        let text = printable(&failure.text);
-        let (label, settle) = self.judge(held, failure, &text, now);
-        self.shared.metrics.failed(&self.worker.labels, label);
-        tracing::debug!(
-            message = %held.delivery.message.id, target_name = %self.worker.options.target.name,
-            fault = label, error = %text, "attempt failed"
-        );
-        *lock(&self.worker.last_error) = Some(text);
-        settle
-    }
-
-    fn judge(&self, held: &Held, failure: &Failure, text: &str, now: Instant) -> (&'static str, Settle) {
-        let mut breaker = lock(&self.worker.breaker);
-        match failure.fault {
-            Fault::Message(kind) => {
-                breaker.succeeded(); // it answered
-                let error = DeadNote { kind, text: text.to_owned() };
-                ("message", Settle::Dead { error, counted: Counted::Yes })
-            }
-            Fault::Target => {
-                let was_open = breaker.is_open();
-                let until = breaker.opened(now, failure.retry_after);
-                drop(breaker);
-                let after = until.saturating_duration_since(now);
-                if !was_open {
-                    self.say_opened(after, text);
-                }
-                let error = ErrorNote { kind: "Target", text: text.to_owned() };
-                ("target", Settle::Retry { after, counted: Counted::No, error })
-            }
-            Fault::Attempt => {
-                let opened = breaker.failed(now);
-                drop(breaker);
-                if let Some(until) = opened {
-                    self.say_opened(until.saturating_duration_since(now), text);
-                }
-                let failed = held.delivery.attempts + 1;
-                let wait = self.worker.options.retry.next(failed, failure.retry_after, self.shared.random);
-                let settle = match wait {
-                    Some(after) => Settle::Retry {
-                        after,
-                        counted: Counted::Yes,
-                        error: ErrorNote { kind: "Attempt", text: text.to_owned() },
-                    },
-                    None => Settle::Dead {
-                        error: DeadNote {
-                            kind: DeadKind::AttemptsExhausted,
-                            text: format!("after {failed} attempts: {text}"),
-                        },
-                        counted: Counted::Yes,
-                    },
-                };
-                ("attempt", settle)
-            }
-        }
-    }
-
-    fn say_opened(&self, wait: Duration, text: &str) {
-        tracing::warn!(
-            target_name = %self.worker.options.target.name, wait_seconds = wait.as_secs_f64(), error = %text,
-            "the target does not take messages; they wait"
-        );
-    }
-
-    async fn dead(&mut self, held: Held, kind: DeadKind, text: String, counted: Counted) {
-        let outcome = Settle::Dead { error: DeadNote { kind, text }, counted };
-        self.settle(held, outcome, Work::default()).await;
-    }
-
-    async fn settle(&mut self, held: Held, outcome: Settle, work: Work) {
-        let item = Item {
-            settlement: Settlement { row: held.delivery.row, token: held.token, outcome },
-            target: self.worker.options.target.clone(),
-            message_id: held.delivery.message.id.clone(),
-            work,
-        };
-        // The settler outlives the workers.
-        drop(self.settlements.send(item).await);
-    }
-
     /// Makes what is held and not attempted due again, for whoever comes first.
-    async fn give_back_ready(&mut self) {
-        let now = self.shared.clock.monotonic();
-        let rows: Vec<_> = self.ready.iter().map(|held| (held.delivery.row, held.token)).collect();
-        if let Err(error) = self.shared.store.give_back(&rows).await {
-            self.shared.store_failed("give back", &error);
-            if let Some(until) = self.ready.iter().map(|held| held.lease_until).min() {
+    fn give_back_ready(&mut self) {
+        self.turn.leave();
+        let Some(until) = self.ready.iter().map(|held| held.lease_until).min() else { return };
+        let rows: Vec<_> = self.ready.drain(..).map(|held| (held.delivery.row, held.token)).collect();
+        let store = Arc::clone(&self.shared.store);
+        self.returns.push(async move { (store.give_back(&rows).await, until) }.boxed());
+    }
+
+    fn returned(&mut self, (returned, until): (store::Result<u64>, Instant)) {
+        match returned {
+            Ok(_) => self.worker.note_due(self.shared.clock.monotonic()),
+            Err(error) => {
+                self.shared.store_failed("give back", &error);
                 self.worker.note_due(until);
             }
-        } else {
-            self.worker.note_due(now);
         }
-        self.ready.clear();
     }
 
     async fn drain(&mut self, queue: &mut mpsc::UnboundedReceiver<Held>) {
@@ -460,22 +382,28 @@ impl Task {
         if !self.look.is_terminated()
             && let Ok(Ok(looked)) = tokio::time::timeout(Duration::from_secs(3), &mut self.look).await
         {
-            self.looked(Ok(looked)).await;
+            self.looked(Ok(looked));
         }
-        if !self.ready.is_empty()
-            && tokio::time::timeout(Duration::from_secs(3), self.give_back_ready()).await.is_err()
-        {
+        self.give_back_ready();
+        let returned = async { while self.returns.next().await.is_some() {} };
+        if tokio::time::timeout(Duration::from_secs(3), returned).await.is_err() {
             tracing::warn!(
                 "the store did not take back what was held; those rows are due when their leases end"
             );
         }
-        while !self.flights.is_empty() {
+        while !self.flights.is_empty() || !self.unsettled.is_empty() {
             tokio::select! {
-                Some(concluded) = self.flights.next() => self.conclude(concluded).await,
+                Some(concluded) = self.flights.next(), if !self.flights.is_empty() => self.conclude(concluded),
+                () = room(&self.settlements), if !self.unsettled.is_empty() => self.hand_over(),
                 () = self.shared.stopped.cancelled() => return,
             }
         }
     }
+}
+
+/// Ends when the settler takes more.
+async fn room(settlements: &mpsc::Sender<Item>) {
+    drop(settlements.reserve().await);
 }
 
 async fn look(store: store::Shared, take: Take, asked_at: Instant) -> store::Result<Looked> {
@@ -488,9 +416,4 @@ async fn look(store: store::Shared, take: Take, asked_at: Instant) -> store::Res
         if taken.is_empty() { next.map(|next| next.max(LOCKED_ROWS)) } else { next }
     };
     Ok(Looked { taken, asked_at, token: take.token, next })
-}
-
-/// Error texts come from outside: one line, bounded, nothing that a database chokes on.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(ERROR_TEXT_CHARS).collect()
 }

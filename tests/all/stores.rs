@@ -361,3 +361,47 @@ async fn a_role_is_granted_a_tenant_in_its_store_alone() {
     };
     assert_eq!((publishers(&main).await, publishers(&acme).await), (vec![], vec!["acme".to_owned()]));
 }
+
+/// A destination is one to all stores of a node: what is in flight to it counts together, and each store has its turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stores_share_what_a_destination_takes_at_once() {
+    const TAKES: Duration = Duration::from_millis(50);
+    let (main, acme) = (Database::sqlite(), Database::sqlite());
+    let receiver = Receiver::scripted(|_, _| Answer::status(200).after(TAKES)).await;
+    let rest = to_receiver(&receiver).replace("allow_private", "max_in_flight = 1\nallow_private");
+    let gateway = Gateway::start(&config(&main, &acme, &rest)).await;
+    for number in 0..20 {
+        for key in [ROOT, ACME] {
+            assert_eq!(publish(&gateway, key, order(&format!("{key}-{number}"))).await.0, 202);
+        }
+    }
+    let received = receiver.wait_for(40, DEADLINE).await;
+    let gaps = received.windows(2).map(|two| two[1].at - two[0].at);
+    let least = gaps.min().unwrap();
+    assert!(least >= TAKES, "two at once: {least:?}");
+    let of_acme = received.iter().take(20).filter(|one| one.header("tenant-id") == "acme").count();
+    assert!((3..=17).contains(&of_acme), "one store waited for the other: {of_acme} of the first 20");
+}
+
+/// The breaker of a destination is one to all stores of a node, and so is its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stores_share_a_destinations_breaker() {
+    let (main, acme) = (Database::sqlite(), Database::sqlite());
+    let receiver = Receiver::scripted(|_, _| Answer::status(503).header("retry-after", "3600")).await;
+    let gateway = Gateway::start(&config(&main, &acme, &to_receiver(&receiver))).await;
+    let breaker = async |key: &str| get(&gateway, key, "/v1/targets").await.1["items"][0]["breaker"].clone();
+    assert_eq!(publish(&gateway, ROOT, order("opens")).await.0, 202);
+    eventually(DEADLINE, "it is open", async || when(breaker(ACME).await == "open")).await;
+    assert_eq!(publish(&gateway, ACME, order("waits")).await.0, 202);
+    let (_, status) = get(&gateway, ACME, "/v1/messages/waits").await;
+    assert_eq!(status["destinations"][0]["state"], "pending", "{status}");
+    assert_eq!(receiver.count(), 1);
+
+    let receiver = Receiver::failing_first(1, 503).await;
+    let rest = to_receiver(&receiver).replace("allow_private", "breaker = { open = \"1s\" }\nallow_private");
+    let gateway = Gateway::start(&config(&Database::sqlite(), &Database::sqlite(), &rest)).await;
+    for key in [ROOT, ACME] {
+        assert_eq!(publish(&gateway, key, order(key)).await.0, 202);
+    }
+    receiver.wait_for(3, DEADLINE).await;
+}
