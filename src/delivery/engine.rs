@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -96,6 +97,8 @@ pub(super) struct Shared {
     /// The store failed the last time somebody asked it: said once, not at every try.
     store_failing: AtomicBool,
     pub scanner_progress: std::sync::Mutex<Instant>,
+    /// Told at every look of the scanner: whether rows of the intake wait.
+    pub looks: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -188,6 +191,7 @@ impl Engine {
             name: name.into(),
             store,
             scanner_progress: std::sync::Mutex::new(clock.monotonic()),
+            looks: watch::Sender::new(false),
             clock,
             random,
             metrics,
@@ -257,6 +261,11 @@ impl Engine {
     /// Renews the leases of work that runs outside of deliveries.
     pub fn renewals(&self) -> &Renewals {
         &self.shared.renewals
+    }
+
+    /// Changes at every look at the store that is made anyway: whether rows of the intake wait.
+    pub fn looks(&self) -> watch::Receiver<bool> {
+        self.shared.looks.subscribe()
     }
 
     /// A row of this target is committed and will be due after `after`.

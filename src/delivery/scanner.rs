@@ -1,6 +1,6 @@
 //! The node's own clock: what is due, what is paused, what expired, what is to be purged.
 //!
-//! An idle node asks the store for three small things every `poll` (5 s), and purges once a minute.
+//! An idle node asks the store one small question every `poll` (5 s).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,20 +49,21 @@ async fn round(
     next_purge: &mut Instant,
     next_orphans: &mut Instant,
 ) -> store::Result<()> {
-    let paused = shared.store.paused().await?;
-    for worker in shared.workers.values() {
-        worker.set_paused(paused.contains(&worker.options.target));
-    }
-    let due = shared.store.due_in(targets).await?;
+    let purge_now = shared.clock.monotonic() >= *next_purge;
+    let seen = shared.store.look(targets, purge_now.then_some(&shared.options.retention)).await?;
     let now = shared.clock.monotonic();
-    for (target, due) in targets.iter().zip(due) {
+    shared.looks.send_replace(seen.intake);
+    for worker in shared.workers.values() {
+        worker.set_paused(seen.paused.contains(&worker.options.target));
+    }
+    for (target, due) in targets.iter().zip(seen.due) {
         let worker = &shared.workers[target];
         if let Some(after) = due {
             worker.note_due(now + after);
         }
         shared.metrics.breaker(&worker.labels, worker.view().breaker_open);
     }
-    for _ in 0..PURGE_STEPS {
+    for _ in 0..if seen.expired { PURGE_STEPS } else { 0 } {
         let expired = shared.store.expire(EXPIRE_BATCH).await?;
         for (target, count) in &expired {
             shared.metrics.dead(target, DeadKind::Expired, *count);
@@ -72,9 +73,11 @@ async fn round(
             break;
         }
     }
-    if now >= *next_purge {
+    if purge_now {
         *next_purge = now + shared.options.purge_every;
-        purge(shared).await?;
+        if seen.over {
+            purge(shared).await?;
+        }
     }
     if now >= *next_orphans {
         *next_orphans = now + ORPHANS_EVERY;

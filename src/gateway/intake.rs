@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::prepare::{Batch, By, Way};
@@ -42,12 +42,15 @@ pub async fn run(gateway: Arc<Gateway>, node: Arc<StoreNode>, options: Options, 
         clock: gateway.clock.clone(),
         body_bytes: options.body_bytes,
     });
+    let mut looks = node.engine.looks();
+    // A little more, so that a look which is about to be made anyway comes first.
+    let idle = options.poll + options.poll / 50;
     let mut failing = false;
     loop {
         let wait = match gateway.move_some(&node, &judge).await {
             Ok(wait) => {
                 failing = false;
-                wait.unwrap_or(options.poll)
+                wait.unwrap_or(idle)
             }
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
@@ -60,10 +63,19 @@ pub async fn run(gateway: Arc<Gateway>, node: Arc<StoreNode>, options: Options, 
             biased;
             () = stop.cancelled() => break,
             () = heard.notified() => {}
-            () = tokio::time::sleep(wait) => {}
+            () = nothing_seen_for(wait, &mut looks) => {}
         }
     }
     listening.abort();
+}
+
+/// Ends when somebody saw that rows wait, or when nobody has looked for `wait`.
+async fn nothing_seen_for(wait: Duration, looks: &mut watch::Receiver<bool>) {
+    while let Ok(Ok(())) = tokio::time::timeout(wait, looks.changed()).await {
+        if *looks.borrow_and_update() {
+            return;
+        }
+    }
 }
 
 /// Keeps listening, where that is wanted.

@@ -16,6 +16,7 @@ pub mod error;
 pub mod group;
 pub mod inbox;
 pub mod intake;
+pub mod look;
 pub mod outbox;
 mod postgres;
 pub mod registry;
@@ -107,6 +108,10 @@ pub trait Store: Send + Sync + 'static {
     /// Moves up to `limit` rows whose `deliver_by` has passed, and that nobody has leased, to the dead
     /// letters (`Expired`). Returns what was moved, by target.
     async fn expire(&self, limit: u32) -> Result<Vec<(Target, u64)>>;
+
+    /// What a node that has nothing else to do has to know, in one statement; what is over only if `keep` says for
+    /// how long things are kept.
+    async fn look(&self, targets: &[Target], keep: Option<&status::Retention>) -> Result<look::Seen>;
 
     // --- status ---
 

@@ -115,7 +115,8 @@ macro_rules! conforms {
                     what_is_scheduled_can_be_cancelled_and_its_identity_is_free
                     what_is_on_its_way_cannot_be_cancelled
                     cancelling_leaves_the_claim_of_another_message
-                    a_pause_is_for_all_and_remembered;
+                    a_pause_is_for_all_and_remembered
+                    a_look_sees_what_there_is_to_do;
                 dead_letters:
                     they_are_listed_oldest_first_a_page_at_a_time
                     pages_neither_repeat_nor_skip_while_rows_come_and_go

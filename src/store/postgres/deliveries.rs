@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use sqlx::Row;
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
 use uuid::Uuid;
 
 use super::Postgres;
@@ -37,14 +38,21 @@ pub(super) const GIVE_BACK: &str = "UPDATE oncegate.deliveries d
      FROM unnest($1::uuid[], $2::smallint[], $3::bigint[]) AS t(row_id, target_no, token)
      WHERE d.row_id = t.row_id AND d.target_no = t.target_no AND d.token = t.token AND d.state = 2";
 
-pub(super) const DUE_IN: &str = "SELECT (extract(epoch FROM front.due_at - now()) * 1000000)::bigint AS due_in_us
+/// One row for each target that is asked for, in order.
+macro_rules! due_in_us {
+    () => {
+        "SELECT (extract(epoch FROM front.due_at - now()) * 1000000)::bigint AS due_in_us
      FROM unnest($1::smallint[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS t(kind, target, floor, place)
      LEFT JOIN LATERAL (
         SELECT d.due_at FROM oncegate.deliveries d
         WHERE d.kind = t.kind AND d.target = t.target AND d.due_at >= coalesce(t.floor, '-infinity')
         ORDER BY d.due_at LIMIT 1
      ) front ON true
-     ORDER BY t.place";
+     ORDER BY t.place"
+    };
+}
+pub(super) use due_in_us;
+pub(super) const DUE_IN: &str = due_in_us!();
 
 /// What nobody has leased of what is over. The dead letters' ids are UUIDv7 like all others.
 pub(super) const EXPIRE: &str = "WITH late AS MATERIALIZED (
@@ -141,24 +149,48 @@ pub(super) async fn due_in(store: &Postgres, targets: &[Target]) -> Result<Vec<O
         return Ok(Vec::new());
     }
     let mut session = store.pool.session(Mode::Autocommit).await?;
-    let (started, server_now) = (Instant::now(), store.pool.clock.now());
-    let floors: Vec<Option<Timestamp>> =
-        targets.iter().map(|target| store.floors.of(target, started)).collect();
-    let query = sqlx::query(DUE_IN)
-        .bind(targets.iter().map(|target| target.kind as i16).collect::<Vec<_>>())
-        .bind(targets.iter().map(|target| target.name.to_string()).collect::<Vec<_>>())
-        .bind(floors.clone());
-    let result = session.rows(query).await;
+    let fronts = Fronts::of(store, targets);
+    let result = session.rows(fronts.bind(sqlx::query(DUE_IN))).await;
     let rows = session.finish(result).await?;
-    let mut waits = Vec::with_capacity(targets.len());
-    for ((row, target), floor) in rows.iter().zip(targets).zip(floors) {
-        let due_in_us: Option<i64> = row.try_get("due_in_us").map_err(Fault::from)?;
-        if due_in_us.is_none_or(|us| us > 0) {
-            store.floors.found(target, floor, Found::Emptied, server_now, started);
-        }
-        waits.push(due_in_us.map(micros));
+    let due_in_us = rows.iter().map(|row| row.try_get("due_in_us").map_err(Fault::from));
+    Ok(fronts.found(store, due_in_us.collect::<Result<_, Fault>>()?))
+}
+
+/// Where a look for the first row of each target begins.
+pub(super) struct Fronts<'t> {
+    targets: &'t [Target],
+    floors: Vec<Option<Timestamp>>,
+    started: Instant,
+    server_now: Timestamp,
+}
+
+impl<'t> Fronts<'t> {
+    pub fn of(store: &Postgres, targets: &'t [Target]) -> Self {
+        let started = Instant::now();
+        let floors = targets.iter().map(|target| store.floors.of(target, started)).collect();
+        Self { targets, floors, started, server_now: store.pool.clock.now() }
     }
-    Ok(waits)
+
+    /// The parameters of [`DUE_IN`].
+    pub fn bind<'q>(
+        &self,
+        query: Query<'q, sqlx::Postgres, PgArguments>,
+    ) -> Query<'q, sqlx::Postgres, PgArguments> {
+        query
+            .bind(self.targets.iter().map(|target| target.kind as i16).collect::<Vec<_>>())
+            .bind(self.targets.iter().map(|target| target.name.to_string()).collect::<Vec<_>>())
+            .bind(self.floors.clone())
+    }
+
+    /// Remembers what is empty; how long until each target's first row is due.
+    pub fn found(&self, store: &Postgres, due_in_us: Vec<Option<i64>>) -> Vec<Option<Duration>> {
+        for ((us, target), floor) in due_in_us.iter().zip(self.targets).zip(&self.floors) {
+            if us.is_none_or(|us| us > 0) {
+                store.floors.found(target, *floor, Found::Emptied, self.server_now, self.started);
+            }
+        }
+        due_in_us.into_iter().map(|us| us.map(micros)).collect()
+    }
 }
 
 pub(super) async fn expire(store: &Postgres, limit: u32) -> Result<Vec<(Target, u64)>> {

@@ -19,6 +19,7 @@ mod error;
 mod floors;
 mod inbox;
 mod intake;
+mod look;
 mod migrate;
 mod pool;
 mod purge;
@@ -98,6 +99,7 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("intake::NOTIFIES", intake::NOTIFIES),
     ("intake::TENANT", intake::TENANT),
     ("intake::NAME_ROLE", intake::NAME_ROLE),
+    ("look::LOOK", look::LOOK),
     ("migrate::BOOTSTRAPPED", migrate::BOOTSTRAPPED),
     ("migrate::LOCK", migrate::LOCK),
     ("migrate::APPLIED", migrate::APPLIED),
@@ -216,6 +218,10 @@ impl Store for Handle {
 
     async fn expire(&self, limit: u32) -> Result<Vec<(Target, u64)>> {
         self.carry(move |store| async move { deliveries::expire(&store, limit).await }).await
+    }
+
+    async fn look(&self, targets: &[Target], keep: Option<&Retention>) -> Result<super::look::Seen> {
+        look::look(&self.0, targets, keep).await
     }
 
     async fn backlog(&self) -> Result<Vec<Backlog>> {

@@ -58,10 +58,13 @@ pub(super) fn message(row: &PgRow, row_id: Uuid) -> Result<Message, Fault> {
 
 /// Reads the columns `kind` and `target`.
 pub(super) fn target(row: &PgRow) -> Result<Target, Fault> {
-    let kind: i16 = row.try_get("kind")?;
+    target_of(row.try_get("kind")?, row.try_get("target")?)
+}
+
+pub(super) fn target_of(kind: i16, name: &str) -> Result<Target, Fault> {
     let kind =
         TargetKind::from_stored(kind).ok_or_else(|| corrupt(format!("{kind} is not a kind of target")))?;
-    Ok(Target { kind, name: row.try_get::<&str, _>("target")?.into() })
+    Ok(Target { kind, name: name.into() })
 }
 
 pub(super) fn interval(duration: Duration) -> PgInterval {

@@ -194,14 +194,19 @@ pub(super) async fn due_in(store: &Inner, targets: &[Target]) -> Result<Vec<Opti
     if targets.is_empty() {
         return Ok(Vec::new());
     }
-    let asked: Vec<(i16, &str)> = targets.iter().map(|target| (target.kind as i16, &*target.name)).collect();
-    let asked = serde_json::to_string(&asked)
-        .map_err(|error| Error::new(ErrorKind::Internal, format!("targets as JSON: {error}")))?;
+    let asked = asked(targets)?;
     let mut reader = store.reader().await?;
     let due: Vec<Option<i64>> =
         sqlx::query_scalar(DUE_AT).bind(asked).fetch_all(&mut *reader).await.map_err(error::of)?;
     let now = store.now();
     Ok(due.into_iter().map(|at| at.map(|at| until(at, now))).collect())
+}
+
+/// Targets, as a statement takes them.
+pub(super) fn asked(targets: &[Target]) -> Result<String> {
+    let asked: Vec<(i16, &str)> = targets.iter().map(|target| (target.kind as i16, &*target.name)).collect();
+    serde_json::to_string(&asked)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("targets as JSON: {error}")))
 }
 
 const BACKLOG: &str = "

@@ -13,6 +13,7 @@ mod deliveries;
 mod error;
 mod inbox;
 mod intake;
+mod look;
 mod migrate;
 #[cfg(test)]
 mod plans;
@@ -254,6 +255,10 @@ impl store::Store for Sqlite {
 
     async fn expire(&self, limit: u32) -> Result<Vec<(Target, u64)>> {
         settle::expire(&self.0, limit).await
+    }
+
+    async fn look(&self, targets: &[Target], keep: Option<&asked::Retention>) -> Result<store::look::Seen> {
+        look::look(&self.0, targets, keep).await
     }
 
     async fn backlog(&self) -> Result<Vec<asked::Backlog>> {

@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-use super::{claims, dead_letters, deliveries, inbox, intake, migrate, purge, settle, status};
+use super::{claims, dead_letters, deliveries, inbox, intake, look, migrate, purge, settle, status};
 
 /// What a statement brings along, and what never grows: these may be read from end to end.
 const SMALL: [&str; 10] = [
@@ -58,6 +58,7 @@ fn statements() -> Vec<String> {
         deliveries::statements(),
         inbox::statements(),
         intake::statements(),
+        look::statements(),
         migrate::statements(),
         purge::statements(),
         settle::statements(),

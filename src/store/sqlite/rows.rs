@@ -54,6 +54,11 @@ pub(super) fn as_row_id(message_id: &str) -> Option<Uuid> {
     Uuid::parse_str(message_id).ok().filter(|id| id.to_string() == message_id)
 }
 
+pub(super) fn target_of(kind: i16, name: &str) -> Result<Target> {
+    let kind = TargetKind::from_stored(kind).ok_or_else(|| corrupt("no such kind of target"))?;
+    Ok(Target { kind, name: name.into() })
+}
+
 /// Reads columns by their names.
 pub(super) trait Columns {
     fn int(&self, name: &str) -> Result<i64>;
@@ -86,9 +91,7 @@ pub(super) trait Columns {
     }
 
     fn target(&self) -> Result<Target> {
-        let kind =
-            TargetKind::from_stored(self.small("kind")?).ok_or_else(|| corrupt("no such kind of target"))?;
-        Ok(Target { kind, name: self.text("target")?.into() })
+        target_of(self.small("kind")?, &self.text("target")?)
     }
 
     /// The logical id of a row whose own id is in the column `row_id`.

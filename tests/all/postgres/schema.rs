@@ -72,6 +72,10 @@ async fn no_sweep_scans_a_filled_table() {
         ("deliveries::TAKE", "0, 'target-7', now() - interval '1 minute', 64, 1, '15s'", "deliveries_due"),
         ("deliveries::DUE_IN", "'{0,0}', '{target-1,target-2}', '{NULL,NULL}'", "deliveries_due"),
         ("deliveries::EXPIRE", "100", "deliveries_deliver_by"),
+        ("look::LOOK", "'{0,0}', '{target-1,target-2}', '{NULL,NULL}', NULL, NULL", "deliveries_deliver_by"),
+        ("look::LOOK", "'{0,0}', '{target-1,target-2}', '{NULL,NULL}', '1 day', '30 days'", "deliveries_due"),
+        ("look::LOOK", "'{}', '{}', '{}', '1 day', '30 days'", "deduplication_expires_at"),
+        ("look::LOOK", "'{}', '{}', '{}', '1 day', '30 days'", "dead_letters_failed_at"),
         (
             "deliveries::GIVE_BACK",
             "ARRAY(SELECT row_id FROM picked), '{0,0,0}', '{1,2,3}'",

@@ -111,6 +111,21 @@ impl Bench {
         }
     }
 
+    /// A row of the intake, as a user's own transaction writes it.
+    pub async fn publish_by_sql(&self) {
+        match &self.behind {
+            Behind::Sqlite(pool) => {
+                let sql = "INSERT INTO oncegate_intake (type, data) VALUES ('order.created', '1')";
+                sqlx::query(sql).execute(pool).await.map(|_| ())
+            }
+            Behind::Postgres(pool, _) => {
+                let sql = "SELECT oncegate.publish('order.created', '1')";
+                sqlx::query(sql).execute(pool).await.map(|_| ())
+            }
+        }
+        .expect("publish");
+    }
+
     /// How many rows a table has.
     pub async fn count(&self, table: &str) -> u64 {
         let sql = format!("SELECT count(*) FROM {}", self.table(table));

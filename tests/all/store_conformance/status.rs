@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use oncegate::domain;
 use oncegate::domain::delivery::Target;
 use oncegate::store::accept::{Message, MessageState};
 use oncegate::store::deliveries::Counted;
-use oncegate::store::status::{Cancelled, MessageQuery, Paused};
+use oncegate::store::look::Seen;
+use oncegate::store::status::{Cancelled, MessageQuery, Paused, Retention};
 
 use super::backends::Bench;
 use super::build::*;
@@ -224,4 +226,43 @@ pub async fn a_pause_is_for_all_and_remembered(bench: &Bench) {
     bench.store.set_paused(&orders, Paused::No).await.unwrap();
     other.close().await;
     assert_eq!(bench.another().await.paused().await.unwrap(), [handler]);
+}
+
+/// All that an idle node asks for, in one question.
+pub async fn a_look_sees_what_there_is_to_do(bench: &Bench) {
+    let (orders, other) = (Target::destination("orders"), Target::handler("other"));
+    let asked = [other.clone(), orders.clone()];
+    let keep = Retention { receipts: HOUR, dead_letters: HOUR };
+    let nothing = Seen { due: vec![None, None], ..Seen::default() };
+    assert_eq!(bench.store.look(&asked, Some(&keep)).await.unwrap(), nothing);
+    assert_eq!(bench.store.look(&[], None).await.unwrap(), Seen::default());
+
+    let mut late = message();
+    late.message =
+        domain::Message { deliver_by: Some(bench.now() + SHORT), ..(*late.message).clone() }.into();
+    put(&bench.store, vec![message(), late]).await;
+    bench.store.set_paused(&other, Paused::Yes).await.unwrap();
+    let seen = bench.store.look(&asked, Some(&keep)).await.unwrap();
+    let expected = Seen { due: vec![None, Some(Duration::ZERO)], paused: vec![other], ..Seen::default() };
+    assert_eq!(seen, expected);
+
+    bench.store.claim(&claim("1", token(), SHORT)).await.unwrap();
+    bench.pass(LONGER).await;
+    let seen = bench.store.look(&asked, Some(&keep)).await.unwrap();
+    assert_eq!((seen.expired, seen.over, seen.intake), (true, true, false), "{seen:?}");
+    assert!(!bench.store.look(&asked, None).await.unwrap().over, "it was not asked for");
+    bench.store.expire(10).await.unwrap();
+    bench.store.purge(10, &keep).await.unwrap();
+    bench.publish_by_sql().await;
+    let seen = bench.store.look(&asked, Some(&keep)).await.unwrap();
+    assert_eq!((seen.expired, seen.over, seen.intake), (false, false, true), "{seen:?}");
+
+    // A dead letter and a receipt, each by itself.
+    let shortly = |receipts, dead_letters| Retention { receipts, dead_letters };
+    assert!(bench.store.look(&asked, Some(&shortly(HOUR, Duration::ZERO))).await.unwrap().over);
+    assert!(!bench.store.look(&asked, Some(&shortly(Duration::ZERO, HOUR))).await.unwrap().over);
+    let taken = take(&bench.store, &orders, 10, HOUR).await;
+    bench.store.settle(&[done(taken[0].delivery.row)]).await.unwrap();
+    bench.pass(SHORT).await;
+    assert!(bench.store.look(&asked, Some(&shortly(SHORT / 2, HOUR))).await.unwrap().over);
 }
