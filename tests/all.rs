@@ -53,6 +53,8 @@ mod openapi;
 mod outbox;
 #[path = "all/postgres.rs"]
 mod postgres;
+#[path = "all/push/mod.rs"]
+mod push;
 #[path = "all/push_documents.rs"]
 mod push_documents;
 #[path = "all/rabbitmq.rs"]

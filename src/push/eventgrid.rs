@@ -11,94 +11,112 @@
 //!
 //! `aeg-delivery-count` counts from 0.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderValue, header};
 use serde_json::value::RawValue;
 
-use super::headers;
-use crate::domain::cloudevents::{self, Mode};
-use crate::domain::forms;
+use super::{
+    Defaults, Format, Handshake, Identity, Kind, Made, Message, Push, Refusal, Request, What, cloudevents,
+    handshake, headers,
+};
+use crate::config::Receiver;
 use crate::domain::message::Draft;
-use crate::domain::{Limits, Timestamp, json};
+use crate::domain::{Limits, json};
 
-/// What a request is.
-#[derive(Debug, PartialEq)]
-pub enum Push {
-    /// It asks whether the receiver wants this subscription: the code that says yes.
-    Validation {
-        code: String,
-    },
-    /// The subscription is gone.
-    Deletion,
-    Messages {
-        drafts: Vec<Draft>,
-        attempts: u32,
-    },
-}
+pub const KIND: Kind = Kind {
+    name: "eventgrid",
+    keys: &["sources"],
+    // An event has 1 MB at most. Event Grid waits for 30 s.
+    defaults: Defaults { body_bytes: 4 << 20, deadline: Duration::from_secs(28) },
+    acknowledges: |status| matches!(status, 200..=204),
+    retries: |status| !matches!(status, 400 | 401 | 403 | 404 | 413),
+    make,
+};
+
+/// Events in one delivery; a subscription can be told to send as many.
+const BATCH: usize = 5_000;
 
 const VALIDATION: &str = "Microsoft.EventGrid.SubscriptionValidationEvent";
 const DELETION: &str = "Microsoft.EventGrid.SubscriptionDeletedEvent";
 
-/// Reads a request.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn read(
-    headers: &HeaderMap,
-    body: &Bytes,
-    limits: &Limits,
-    now: Timestamp,
-) -> Result<Push, forms::Error> {
-    let text = |name: &str| headers::text(headers, name).map_err(malformed);
-    let content_type = text("content-type")?;
-    let attempts = text("aeg-delivery-count")?.and_then(|count| count.trim().parse::<u32>().ok());
-    let messages =
-        |drafts: Vec<Draft>| Push::Messages { drafts, attempts: attempts.unwrap_or(0).saturating_add(1) };
-    match content_type.and_then(cloudevents::mode) {
-        Some(Mode::Structured) => {
-            return cloudevents::structured(body, limits, now).map(|draft| messages(vec![draft]));
-        }
-        Some(Mode::Batch) => return cloudevents::batch(body, limits, now).map(messages),
-        Some(Mode::Unsupported) => {
-            return Err(malformed("CloudEvents are read in their JSON format only."));
-        }
-        None if headers.contains_key("ce-specversion") => {
-            let all = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-            return cloudevents::binary(all, content_type, body.clone(), limits, now)
-                .map(|draft| messages(vec![draft]));
-        }
-        None => {}
+fn make(_: &Receiver) -> Made {
+    Ok(Box::new(EventGrid))
+}
+
+struct EventGrid;
+
+impl Format for EventGrid {
+    fn verifies(&self) -> bool {
+        false
     }
-    let events = events(body, limits)?;
-    match text("aeg-event-type")? {
-        Some(kind) if kind.eq_ignore_ascii_case("SubscriptionValidation") => validation(&events),
-        Some(kind) if kind.eq_ignore_ascii_case("SubscriptionDeletion") => Ok(Push::Deletion),
-        Some(kind) if !kind.eq_ignore_ascii_case("Notification") => {
-            Err(malformed(format!("`{kind}` is no `aeg-event-type` that is known here.")))
+
+    fn read(&self, request: &Request<'_>, _: Option<&[u8]>) -> Result<Push, Refusal> {
+        let text = |name: &str| headers::text(request.headers, name).map_err(Refusal::malformed);
+        let source = text("aeg-subscription-name")?.map(str::to_owned);
+        let limits = Limits { batch: request.limits.batch.max(BATCH), ..*request.limits };
+        let request = &Request { limits: &limits, ..*request };
+        if let Some(drafts) = cloudevents::events(request)? {
+            return Ok(Push { source, what: messages(request, drafts, Identity::Event) });
         }
-        _ => match events.as_slice() {
+        let events = events(request.body, &limits)?;
+        let asked = match text("aeg-event-type")? {
+            Some(kind) if kind.eq_ignore_ascii_case("SubscriptionValidation") => VALIDATION,
+            Some(kind) if kind.eq_ignore_ascii_case("SubscriptionDeletion") => DELETION,
+            Some(kind) if !kind.eq_ignore_ascii_case("Notification") => {
+                let detail = format!("`{kind}` is no `aeg-event-type` that is known here.");
+                return Err(Refusal::malformed(detail));
+            }
             // The header may have been lost on the way; the types are Event Grid's own.
-            [event] if event.kind == VALIDATION => validation(&events),
-            [event] if event.kind == DELETION => Ok(Push::Deletion),
-            _ => Ok(messages(events.into_iter().map(Event::into_draft).collect())),
-        },
+            _ => match events.as_slice() {
+                [event] => event.kind.as_str(),
+                _ => "",
+            },
+        };
+        let what = match asked {
+            VALIDATION => What::Handshake(validation(&events)?),
+            DELETION => What::Notice("the subscription was deleted".to_owned()),
+            _ => {
+                let drafts = events.into_iter().map(Event::into_draft).collect();
+                messages(request, drafts, Identity::Sender)
+            }
+        };
+        Ok(Push { source, what })
+    }
+
+    fn options(&self, request: &Request<'_>) -> Result<Handshake, Refusal> {
+        handshake::answer(request)
     }
 }
 
-fn malformed(detail: impl Into<String>) -> forms::Error {
-    forms::Error::Malformed { detail: detail.into(), places: Vec::new() }
+fn messages(request: &Request<'_>, drafts: Vec<Draft>, identity: Identity) -> What {
+    let message = |mut draft: Draft| {
+        headers::trace(&mut draft, request.headers);
+        Message { draft, identity }
+    };
+    What::Messages {
+        messages: drafts.into_iter().map(message).collect(),
+        attempts: headers::attempts_after(request.headers, "aeg-delivery-count"),
+    }
 }
 
-fn validation(events: &[Event<'_>]) -> Result<Push, forms::Error> {
+/// The answer to a validation: its code, in a body whose length is told.
+fn validation(events: &[Event<'_>]) -> Result<Handshake, Refusal> {
     let [Event { data: Some(data), .. }] = events else {
-        return Err(malformed("A validation is one event with `data`."));
+        return Err(Refusal::malformed("A validation is one event with `data`."));
     };
     let code = json::members(data)
         .and_then(|members| members.into_iter().find(|(name, _)| name == "validationCode"))
         .and_then(|(_, value)| json::text(value))
-        .filter(|code| !code.is_empty());
-    code.map(|code| Push::Validation { code })
-        .ok_or_else(|| malformed("The validation has no `validationCode`."))
+        .filter(|code| !code.is_empty())
+        .ok_or_else(|| Refusal::malformed("The validation has no `validationCode`."))?;
+    let mut body = json::ObjectWriter::new();
+    body.text("validationResponse", &code);
+    Ok(Handshake {
+        headers: vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))],
+        body: Bytes::from(body.finish()),
+    })
 }
 
 /// An event in Event Grid's own schema.
@@ -113,19 +131,23 @@ struct Event<'a> {
     data: Option<&'a RawValue>,
 }
 
-fn events<'a>(body: &'a Bytes, limits: &Limits) -> Result<Vec<Event<'a>>, forms::Error> {
+fn events<'a>(body: &'a Bytes, limits: &Limits) -> Result<Vec<Event<'a>>, Refusal> {
     let depth = limits.json_depth.saturating_add(1);
     if json::is_deeper_than(body, depth) {
-        return Err(malformed(format!("The body nests objects and arrays deeper than {depth} levels.")));
+        return Err(Refusal::malformed(format!(
+            "The body nests objects and arrays deeper than {depth} levels."
+        )));
     }
-    let raw = json::document(body).map_err(|detail| malformed(format!("The body is {detail}.")))?;
-    let all = json::elements(raw, limits.batch)
-        .ok_or_else(|| malformed("The body must be a JSON array of events, as Event Grid sends it."))?;
+    let raw = json::document(body).map_err(|detail| Refusal::malformed(format!("The body is {detail}.")))?;
+    let all = json::elements(raw, limits.batch).ok_or_else(|| {
+        Refusal::malformed("The body must be a JSON array of events, as Event Grid sends it.")
+    })?;
     if all.len() > limits.batch {
-        return Err(forms::Error::TooMany { limit: limits.batch });
+        return Err(Refusal::TooMany { limit: limits.batch });
     }
     let of_element = |(index, raw): (usize, &'a RawValue)| {
-        Event::read(raw).map_err(|detail| malformed(format!("Event {index}, counted from 0, {detail}.")))
+        Event::read(raw)
+            .map_err(|detail| Refusal::malformed(format!("Event {index}, counted from 0, {detail}.")))
     };
     all.into_iter().enumerate().map(of_element).collect()
 }
@@ -189,37 +211,55 @@ impl<'a> Event<'a> {
 
 #[cfg(test)]
 mod tests {
+    use http::Method;
+
     use super::*;
+    use crate::domain::Timestamp;
+    use crate::push::Sender;
 
     const EVENTS: &str = r#"[{"id":"e-1","topic":"/t","subject":"s","eventType":"order.created","eventTime":
         "2025-10-09T08:53:18.1647262Z","data":{"n": 1.10},"dataVersion":"1","metadataVersion":"1"},
         {"id":"e-2","eventType":"order.paid","subject":"","data":null,"dataVersion":""},
         {"id":"e-3","eventType":"order.gone"}]"#;
 
-    fn read_with(headers: &[(&'static str, &str)], body: &str) -> Result<Push, forms::Error> {
+    fn read_with(headers: &[(&'static str, &str)], body: &str) -> Result<What, Refusal> {
         let headers =
             headers.iter().map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap())).collect();
-        read(&headers, &Bytes::copy_from_slice(body.as_bytes()), &Limits::default(), Timestamp::default())
+        let request = Request {
+            method: &Method::POST,
+            headers: &headers,
+            query: None,
+            body: &Bytes::copy_from_slice(body.as_bytes()),
+            now: Timestamp::default(),
+            limits: &Limits::default(),
+            sender: Sender::Known,
+        };
+        EventGrid.read(&request, None).map(|push| push.what)
+    }
+
+    fn drafts(what: Result<What, Refusal>) -> (Vec<Draft>, u32) {
+        let Ok(What::Messages { messages, attempts }) = what else { panic!("{what:?}") };
+        (messages.into_iter().map(|message| message.draft).collect(), attempts)
     }
 
     #[test]
     fn a_batch_gives_its_messages_in_order() {
         let json = ("content-type", "application/json; charset=utf-8");
         let headers = [json, ("aeg-event-type", "Notification"), ("aeg-delivery-count", "2")];
-        let Push::Messages { drafts, attempts } = read_with(&headers, EVENTS).unwrap() else { panic!() };
+        let (all, attempts) = drafts(read_with(&headers, EVENTS));
         assert_eq!(attempts, 3);
-        let bodies: Vec<_> = drafts.iter().map(|draft| (draft.kind.as_str(), &draft.body[..])).collect();
+        let bodies: Vec<_> = all.iter().map(|draft| (draft.kind.as_str(), &draft.body[..])).collect();
         let expected =
             [("order.created", &b"{\"n\": 1.10}"[..]), ("order.paid", b"null"), ("order.gone", b"")];
         assert_eq!(bodies, expected);
-        let first = &drafts[0].envelope;
+        let first = &all[0].envelope;
         assert_eq!((first.source.as_deref(), first.subject.as_deref()), (Some("/t"), Some("s")));
         assert_eq!(first.headers["ce-time"], "2025-10-09T08:53:18.1647262Z");
         assert_eq!(first.headers["aeg-data-version"], "1");
-        assert_eq!(drafts[1].envelope.subject, None);
-        assert!(drafts[1].envelope.headers.is_empty());
-        let Push::Messages { drafts, attempts } = read_with(&[], "[]").unwrap() else { panic!() };
-        assert_eq!((drafts.len(), attempts), (0, 1));
+        assert_eq!(all[1].envelope.subject, None);
+        assert!(all[1].envelope.headers.is_empty());
+        let (none, attempts) = drafts(read_with(&[], "[]"));
+        assert_eq!((none.len(), attempts), (0, 1));
     }
 
     #[test]
@@ -228,8 +268,9 @@ mod tests {
         let asked = event(VALIDATION, r#"{"validationCode":"c-1","validationUrl":"https://x"}"#);
         let header = [("aeg-event-type", "SubscriptionValidation")];
         for headers in [&header[..], &[]] {
-            let read = read_with(headers, &format!("[{asked}]")).unwrap();
-            assert_eq!(read, Push::Validation { code: "c-1".to_owned() });
+            let what = read_with(headers, &format!("[{asked}]")).unwrap();
+            let What::Handshake(answer) = what else { panic!("{what:?}") };
+            assert_eq!(answer.body, r#"{"validationResponse":"c-1"}"#);
         }
         for body in [
             "[]".to_owned(),
@@ -242,26 +283,22 @@ mod tests {
             assert!(read_with(&header, &body).is_err(), "{body}");
         }
         let deletion = format!("[{}]", event(DELETION, "{}"));
-        assert_eq!(
-            read_with(&[("aeg-event-type", "SubscriptionDeletion")], &deletion).unwrap(),
-            Push::Deletion
-        );
-        assert_eq!(read_with(&[], &deletion).unwrap(), Push::Deletion);
+        for headers in [&[("aeg-event-type", "SubscriptionDeletion")][..], &[]] {
+            assert!(matches!(read_with(headers, &deletion), Ok(What::Notice(_))));
+        }
     }
 
     #[test]
     fn cloudevents_come_in_every_mode() {
         let event = r#"{"specversion":"1.0","type":"a","source":"/s","id":"c-1","data":1}"#;
-        let count = |headers: &[_], body: &str| match read_with(headers, body) {
-            Ok(Push::Messages { drafts, .. }) => Some(drafts.len()),
-            _ => None,
-        };
-        assert_eq!(count(&[("content-type", "application/cloudevents+json; charset=utf-8")], event), Some(1));
+        let count = |headers: &[_], body: &str| drafts(read_with(headers, body)).0.len();
+        assert_eq!(count(&[("content-type", "application/cloudevents+json; charset=utf-8")], event), 1);
         let batch = [("content-type", "application/cloudevents-batch+json")];
-        assert_eq!(count(&batch, &format!("[{event},{event}]")), Some(2));
+        assert_eq!(count(&batch, &format!("[{event},{event}]")), 2);
         let binary = [("ce-specversion", "1.0"), ("ce-type", "a"), ("ce-source", "/s"), ("ce-id", "c-1")];
-        assert_eq!(count(&binary, "1"), Some(1));
-        assert_eq!(count(&[("content-type", "application/cloudevents+avro")], event), None);
+        assert_eq!(count(&binary, "1"), 1);
+        let avro = read_with(&[("content-type", "application/cloudevents+avro")], event);
+        assert!(matches!(avro, Err(Refusal::UnsupportedMediaType(_))));
     }
 
     #[test]
@@ -279,8 +316,8 @@ mod tests {
             let error = read_with(headers, body).unwrap_err().to_string();
             assert!(error.contains(expected), "{body}: {error}");
         }
-        let many = format!("[{}1]", "1,".repeat(1000));
-        assert_eq!(read_with(&[], &many), Err(forms::Error::TooMany { limit: 1000 }));
+        let many = format!("[{}1]", "1,".repeat(5000));
+        assert_eq!(read_with(&[], &many), Err(Refusal::TooMany { limit: 5000 }));
         let deep = format!("{}1{}", "[".repeat(70), "]".repeat(70));
         assert!(read_with(&[], &deep).unwrap_err().to_string().contains("levels"));
     }

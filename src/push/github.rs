@@ -4,13 +4,49 @@
 //! a hook that sends forms has it in the parameter `payload`. A delivery that somebody sends again has the same
 //! `X-GitHub-Delivery`; GitHub sends nothing again by itself.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::{headers, signature};
-use crate::config::Secret;
+use super::{Defaults, Format, Identity, Kind, Made, Push, Refusal, Request, headers, signature};
+use crate::config::{Receiver, Secret};
 use crate::domain::message::Draft;
 use crate::domain::{json, media};
+
+pub const KIND: Kind = Kind {
+    name: "github",
+    keys: &["secrets"],
+    // Payloads have 25 MB at most; GitHub waits for ten seconds, and sends nothing again by itself.
+    defaults: Defaults { body_bytes: 26 << 20, deadline: Duration::from_secs(9) },
+    acknowledges: |_| true,
+    retries: |_| true,
+    make,
+};
+
+fn make(receiver: &Receiver) -> Made {
+    Ok(Box::new(GitHub { secrets: super::secrets(receiver) }))
+}
+
+struct GitHub {
+    /// None: the sender proves itself otherwise.
+    secrets: Vec<Secret>,
+}
+
+impl Format for GitHub {
+    fn verifies(&self) -> bool {
+        !self.secrets.is_empty()
+    }
+
+    fn read(&self, request: &Request<'_>, _: Option<&[u8]>) -> Result<Push, Refusal> {
+        if self.verifies() {
+            verify(&self.secrets, request.headers, request.body).map_err(Refusal::Unproven)?;
+        }
+        let draft =
+            read(request.headers, request.body, request.limits.json_depth).map_err(Refusal::malformed)?;
+        Ok(Push::of_one(request, None, draft, Identity::Sender))
+    }
+}
 
 const SIGNATURE: &str = "x-hub-signature-256";
 const FORM: &str = "application/x-www-form-urlencoded";

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use url::Url;
 
-use crate::config::Receiver;
+use crate::config::{Receiver, Secret, Secrets};
 use crate::domain::message::Draft;
 use crate::domain::{Limits, Place, Timestamp, forms};
 
@@ -82,6 +82,15 @@ pub struct Push {
     /// receiver go by it. It is looked at before anything else is done.
     pub source: Option<String>,
     pub what: What,
+}
+
+impl Push {
+    /// A first attempt at one message, in the trace that the request is part of.
+    fn of_one(request: &Request<'_>, source: Option<String>, mut draft: Draft, identity: Identity) -> Self {
+        headers::trace(&mut draft, request.headers);
+        let messages = vec![Message { draft, identity }];
+        Self { source, what: What::Messages { messages, attempts: 1 } }
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -218,4 +227,14 @@ fn lacks_type(receiver: &Receiver) -> Option<Problem> {
         .is_some_and(|sources| !sources.is_empty() && sources.values().all(|source| source.kind.is_some()));
     let text = "is needed for this format: what is pushed does not say its message type";
     (receiver.kind.is_none() && !by_source).then(|| ("type", text.to_owned()))
+}
+
+/// What requests are signed with, where the receiver says it.
+fn secrets(receiver: &Receiver) -> Vec<Secret> {
+    receiver.secrets.iter().flat_map(Secrets::iter).cloned().collect()
+}
+
+/// How far a signature's time may be off, either way.
+fn tolerance(receiver: &Receiver) -> Duration {
+    receiver.tolerance.map_or(standard_webhooks::TOLERANCE, crate::config::Duration::get)
 }

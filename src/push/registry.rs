@@ -3,8 +3,17 @@
 use super::Kind;
 
 /// Every format, in the order in which they are listed to people.
-pub const FORMATS: [&Kind; 4] =
-    [&super::cloudevents::KIND, &super::eventbridge::KIND, &super::native::KIND, &super::pubsub::KIND];
+pub const FORMATS: [&Kind; 9] = [
+    &super::cloudevents::KIND,
+    &super::eventbridge::KIND,
+    &super::eventgrid::KIND,
+    &super::github::KIND,
+    &super::native::KIND,
+    &super::pubsub::KIND,
+    &super::sns::KIND,
+    &super::standard_webhooks::KIND,
+    &super::stripe::KIND,
+];
 
 /// The format with this name.
 pub fn find(name: &str) -> Option<&'static Kind> {

@@ -9,10 +9,44 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::{headers, signature};
-use crate::config::Secret;
+use super::{Defaults, Format, Identity, Kind, Made, Push, Refusal, Request, headers, signature};
+use crate::config::{Receiver, Secret};
 use crate::domain::message::Draft;
 use crate::domain::{Timestamp, json};
+
+pub const KIND: Kind = Kind {
+    name: "stripe",
+    keys: &["secrets", "tolerance"],
+    defaults: Defaults { body_bytes: 4 << 20, deadline: Duration::from_secs(9) },
+    acknowledges: |_| true,
+    retries: |_| true,
+    make,
+};
+
+fn make(receiver: &Receiver) -> Made {
+    Ok(Box::new(Stripe { secrets: super::secrets(receiver), tolerance: super::tolerance(receiver) }))
+}
+
+struct Stripe {
+    /// None: the sender proves itself otherwise.
+    secrets: Vec<Secret>,
+    tolerance: Duration,
+}
+
+impl Format for Stripe {
+    fn verifies(&self) -> bool {
+        !self.secrets.is_empty()
+    }
+
+    fn read(&self, request: &Request<'_>, _: Option<&[u8]>) -> Result<Push, Refusal> {
+        if self.verifies() {
+            verify(&self.secrets, request.headers, request.body, request.now, self.tolerance)
+                .map_err(Refusal::Unproven)?;
+        }
+        let draft = read(request.body, request.limits.json_depth).map_err(Refusal::malformed)?;
+        Ok(Push::of_one(request, None, draft, Identity::Sender))
+    }
+}
 
 const SIGNATURE: &str = "stripe-signature";
 /// More codes than this are none of Stripe's.

@@ -8,6 +8,7 @@
 //! - [`bed`]: a store for the binary, for tests that hold on every store.
 //! - [`receiver`]: an HTTP server that records what arrives and answers as it is told.
 //! - [`proxy`]: a TCP proxy that delays, cuts, swallows and holds.
+//! - [`push`]: what senders push, signed, and a proxy that records where the gateway goes.
 //! - [`deliveries`]: deliveries made by hand, and transports built as a node builds them.
 //! - [`raw`]: HTTP by hand, for requests that no client library would send.
 //! - [`eventually`]: wait for something to become true, with a deadline.
@@ -31,6 +32,7 @@ pub mod gateway;
 pub mod load;
 pub mod postgres;
 pub mod proxy;
+pub mod push;
 pub mod rabbitmq;
 pub mod raw;
 pub mod receiver;
