@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::identity::Messages;
 use crate::config::{self, Config};
+use crate::delivery::pace::Pace;
 use crate::delivery::{Cascade, Engine, Gates, HandlerOptions, Options, TargetOptions, breaker};
 use crate::domain::delivery::{Format, Target};
 use crate::domain::fields;
@@ -243,6 +244,7 @@ fn handler_targets(
             timeout: handler.timeout.get(),
             lease: config.durability.inbox_stale_time.get(),
             max_in_flight: handler.concurrency as usize,
+            pace: pace(handler.rate, config.durability.inbox_stale_time.get()),
             retry: config::destinations::Retry::from(handler.retry).into(),
             breaker: breaker_settings(handler.breaker),
             paused: false,
@@ -251,6 +253,7 @@ fn handler_targets(
                 deduplicate,
                 keep_handled: config.durability.keep_handled.get(),
                 cascade: Arc::clone(cascade),
+                policies: handler.on_error.iter().map(config::on_error::OnError::policy).collect(),
             }),
         })
     };
@@ -270,6 +273,10 @@ fn invoked(config: &Config, handlers: Handlers) -> BTreeMap<String, Invoked> {
 
 fn breaker_settings(breaker: config::destinations::Breaker) -> breaker::Settings {
     breaker::Settings { failures: breaker.failures, open: breaker.open.get() }
+}
+
+fn pace(rate: Option<config::Rate>, lease: Duration) -> Option<Arc<Pace>> {
+    rate.and_then(|rate| Pace::new(rate.requests, rate.per.get(), lease)).map(Arc::new)
 }
 
 fn build_targets(config: &Config, context: &transport::Context) -> anyhow::Result<Vec<TargetOptions>> {
@@ -296,6 +303,7 @@ fn build_targets(config: &Config, context: &transport::Context) -> anyhow::Resul
                 timeout,
                 lease: stale.max(timeout + LEASE_MARGIN),
                 max_in_flight: common.max_in_flight.unwrap_or_else(|| transport.default_in_flight()),
+                pace: pace(destination.rate, stale.max(timeout + LEASE_MARGIN)),
                 retry: destination.retry.into(),
                 breaker: breaker_settings(destination.breaker),
                 paused: destination.paused,

@@ -23,6 +23,8 @@ mod exactly_once;
 mod field_outbox;
 #[path = "all/field_reports.rs"]
 mod field_reports;
+#[path = "all/handler_policies.rs"]
+mod handler_policies;
 #[path = "all/handlers.rs"]
 mod handlers;
 #[path = "all/http_claims.rs"]

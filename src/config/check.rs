@@ -12,6 +12,7 @@ use super::identity::Messages;
 use super::key::Key;
 use super::load::Backends;
 use super::messages::Deduplicate;
+use super::on_error::{OnError, Then};
 use super::read::unknown_key;
 use super::{Config, Duration};
 use crate::domain::grant::Grant;
@@ -19,6 +20,9 @@ use crate::domain::routing::Pattern;
 
 /// No attempt takes longer.
 const LONGEST_TIMEOUT: Duration = Duration::from_hours(24);
+/// Of a schedule of attempts.
+const MOST_DELAYS: usize = 100;
+const LONGEST_DELAY: Duration = Duration::from_hours(24 * 365);
 
 /// What a table names, whether or not its definition can be read.
 #[derive(Debug)]
@@ -308,11 +312,37 @@ impl Found {
             self.timeout(&key, handler.timeout);
             self.patience(&key, &handler.retry.into(), &handler.breaker);
             self.within(key.name("concurrency"), handler.concurrency, 1, 10_000);
+            self.on_error(&key, &handler.on_error);
             if let Some(deduplicate) = &handler.deduplicate {
                 let key = key.name("deduplicate");
                 self.window(&key, deduplicate.window);
                 if let Err(text) = deduplicate.from.compile() {
                     self.add(key.name("from"), text);
+                }
+            }
+        }
+    }
+
+    fn on_error(&mut self, key: &Key, policies: &[OnError]) {
+        for (index, policy) in policies.iter().enumerate() {
+            let key = key.name("on_error").index(index);
+            if policy.kinds.is_empty() {
+                self.add(key.name("kinds"), "names no kind of failure: write [\"*\"] for all");
+            }
+            let delays = policy.retry.iter().flat_map(|delays| &delays.0);
+            if delays.clone().count() > MOST_DELAYS || delays.clone().any(|delay| *delay > LONGEST_DELAY) {
+                self.add(
+                    key.name("retry"),
+                    format!("is at most {MOST_DELAYS} waits of at most {LONGEST_DELAY} each"),
+                );
+            }
+            if let Some(pause_for) = policy.pause_for {
+                self.positive(key.name("pause_for"), pause_for);
+                if policy.then != Then::Pause {
+                    self.add(
+                        key.name("pause_for"),
+                        "says how long `then = \"pause\"` pauses: say that, too, or leave it out",
+                    );
                 }
             }
         }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Duration;
+use super::{Duration, Rate};
 pub use crate::domain::delivery::Format;
 use crate::domain::retry::Backoff;
 
@@ -27,6 +27,11 @@ pub struct Destination {
     #[serde(default)]
     #[schemars(extend("examples" = [64]))]
     pub max_in_flight: Option<u32>,
+    /// How many messages are sent to it in a time at most, on each node: `10/s`, `600/1m`. They may come all at once;
+    /// what is over the rate waits. Left out: as many as it takes.
+    #[serde(default)]
+    #[schemars(extend("examples" = ["100/s"]))]
+    pub rate: Option<Rate>,
     /// How often, and how far apart, a failed delivery is attempted again.
     #[serde(default)]
     pub retry: Retry,
@@ -52,6 +57,7 @@ impl Destination {
             paused: false,
             format: Format::default(),
             max_in_flight: None,
+            rate: None,
             retry: Retry::default(),
             breaker: Breaker::default(),
             settings: toml::Table::new(),

@@ -7,7 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use url::Url;
 
 use super::destinations::{Breaker, Retry};
-use super::{Duration, Secret, Secrets};
+use super::on_error::OnError;
+use super::{Duration, Rate, Secret, Secrets};
 use crate::domain::identity::{HandlerDeduplication, IdFrom, Path};
 use crate::domain::routing::Pattern;
 use crate::domain::standard_webhooks::Key;
@@ -34,9 +35,18 @@ pub struct Handler {
     /// How many messages it handles at the same time, on each node.
     #[serde(default = "concurrency")]
     pub concurrency: u32,
+    /// How many messages are handed to it in a time at most, on each node: `10/s`, `600/1m`. They may come all at once;
+    /// what is over the rate waits. Left out: as many as it takes.
+    #[serde(default)]
+    #[schemars(extend("examples" = ["10/s"]))]
+    pub rate: Option<Rate>,
     /// How often, and how far apart, a message that it failed on is handed to it again.
     #[serde(default)]
     pub retry: HandlerRetry,
+    /// What else becomes of messages that it failed on, by the kind of the failure. The first policy that is about a
+    /// failure decides; where none is, the answer does (docs/handlers.md).
+    #[serde(default)]
+    pub on_error: Vec<OnError>,
     /// When a handler that fails is left alone for a while. No attempt is counted against its messages then.
     #[serde(default)]
     pub breaker: Breaker,

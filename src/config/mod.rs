@@ -31,6 +31,7 @@ pub mod idempotency;
 pub mod identity;
 pub mod intake;
 pub mod messages;
+pub mod on_error;
 pub mod proof;
 pub mod rate;
 pub mod receivers;

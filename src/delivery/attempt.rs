@@ -11,6 +11,7 @@ use super::inbox::{Ended, HandlerOptions};
 use super::settler::Work;
 use super::worker::Worker;
 use crate::domain::delivery::{DeadKind, Failure, Fault};
+use crate::domain::policy::Cause;
 use crate::store;
 use crate::transport::Ack;
 
@@ -40,7 +41,9 @@ async fn send(worker: &Worker, held: &Held) -> Result<Ack, Failure> {
     match tokio::time::timeout(timeout, sending).await {
         Ok(Ok(result)) => result,
         Ok(Err(_panic)) => Err(Failure::new(Fault::Attempt, "a defect in the transport; see the log")),
-        Err(_elapsed) => Err(Failure::new(Fault::Attempt, format!("no answer within {timeout:?}"))),
+        Err(_elapsed) => {
+            Err(Failure::new(Fault::Attempt, format!("no answer within {timeout:?}")).cause(Cause::Timeout))
+        }
     }
 }
 
@@ -48,7 +51,7 @@ async fn send(worker: &Worker, held: &Held) -> Result<Ack, Failure> {
 async fn handle(worker: &Worker, shared: &Shared, handler: &HandlerOptions, held: &Held) -> (Ended, Work) {
     let lease = worker.options.lease;
     let row = Some((held.delivery.row, held.token));
-    let claimed = handler.claim(&shared.store, &held.delivery, held.token, lease, shared.random).await;
+    let claimed = handler.claim(&shared.store, held, lease, shared.random).await;
     let claim = match claimed {
         Ok(claim) => claim,
         Err(ended) => return (ended, Work::default()),
@@ -60,7 +63,10 @@ async fn handle(worker: &Worker, shared: &Shared, handler: &HandlerOptions, held
     if let Ok(Ack { reply: Some(reply) }) = &ran {
         match handler.cascade.read(&worker.options.target.name, &held.delivery.message, reply) {
             Ok(messages) => work.messages = messages,
-            Err(text) => ran = Err(Failure::new(Fault::Message(DeadKind::InvalidReply), text)),
+            Err(text) => {
+                let failure = Failure::new(Fault::Message(DeadKind::InvalidReply), text);
+                ran = Err(failure.cause(Cause::InvalidReply));
+            }
         }
     }
     (Ended::Ran(ran), work)

@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::breaker;
 use super::gate::Gates;
 use super::inbox::HandlerOptions;
+use super::pace::Pace;
 use super::renewals::{self, Renewals};
 use super::scanner;
 use super::settler::{self, Settler};
@@ -34,6 +35,8 @@ pub struct TargetOptions {
     /// How long a row is leased for an attempt: more than `timeout`.
     pub lease: Duration,
     pub max_in_flight: usize,
+    /// How often attempts begin, where that is limited. Shared by the node's stores.
+    pub pace: Option<Arc<Pace>>,
     pub retry: Backoff,
     pub breaker: breaker::Settings,
     /// Paused by the configuration.
@@ -99,6 +102,10 @@ pub(super) struct Shared {
     pub scanner_progress: std::sync::Mutex<Instant>,
     /// Told at every look of the scanner: whether rows of the intake wait.
     pub looks: watch::Sender<bool>,
+    /// How often a target was paused or resumed here: what was read before is older than that.
+    pub pauses: AtomicUsize,
+    /// The scanner is to begin a round.
+    pub look_around: tokio::sync::Notify,
 }
 
 impl Shared {
@@ -155,6 +162,8 @@ pub struct Held {
     /// On the monotonic clock, from before the row was leased.
     pub(super) lease_until: Instant,
     pub(super) takes: u32,
+    /// Whether it passes another message's claim of its work.
+    pub(super) forced: bool,
     /// Only held: its room is given back when the row is let go.
     pub(super) _permit: Option<Permit>,
 }
@@ -192,6 +201,8 @@ impl Engine {
             store,
             scanner_progress: std::sync::Mutex::new(clock.monotonic()),
             looks: watch::Sender::new(false),
+            pauses: AtomicUsize::new(0),
+            look_around: tokio::sync::Notify::new(),
             clock,
             random,
             metrics,
@@ -246,7 +257,7 @@ impl Engine {
     pub fn offer(&self, permit: Permit, delivery: Delivery, token: Token) {
         let lease_until = permit.reserved_at + permit.lease();
         let worker = Arc::clone(&permit.worker);
-        let held = Held { delivery, token, lease_until, takes: 1, _permit: Some(permit) };
+        let held = Held { delivery, token, lease_until, takes: 1, forced: false, _permit: Some(permit) };
         if let Err(late) = worker.offer(held) {
             // Draining: nobody has to wait for the lease to end.
             let store = Arc::clone(&self.shared.store);
@@ -277,6 +288,7 @@ impl Engine {
 
     /// Pauses or resumes on this node, at once; other nodes follow the store.
     pub fn set_paused(&self, target: &Target, paused: bool) {
+        self.shared.pauses.fetch_add(1, Ordering::SeqCst);
         if let Some(worker) = self.shared.workers.get(target) {
             worker.set_paused(paused);
         }

@@ -12,6 +12,7 @@ use super::worker::Worker;
 use crate::domain::claim::{ClaimKey, ClaimKind};
 use crate::domain::delivery::{DeadKind, Delivery};
 use crate::domain::identity::HandlerDeduplication;
+use crate::domain::policy::Policy;
 use crate::domain::{Message, Random, Token};
 use crate::store::accept;
 use crate::store::claims::{Claim, ClaimState, Claimed, NewClaim};
@@ -40,6 +41,8 @@ pub struct HandlerOptions {
     /// How long a message that has its id from its publisher is recognised.
     pub keep_handled: Duration,
     pub cascade: Arc<dyn Cascade>,
+    /// What becomes of failures; the first that is about one decides.
+    pub policies: Arc<[Policy]>,
 }
 
 /// How an attempt at a handler ended.
@@ -95,21 +98,29 @@ impl HandlerOptions {
     pub(super) async fn claim(
         &self,
         store: &store::Shared,
-        delivery: &Delivery,
-        row_token: Token,
+        held: &Held,
         lease: Duration,
         random: Random,
     ) -> Result<Option<HeldClaim>, Ended> {
+        let delivery = &held.delivery;
         let (claim, window) = match self.identity(delivery, lease, random.token()) {
             Identity::None => return Ok(None),
             Identity::Missing => return Err(Ended::NoId),
             Identity::Claim(claim, window) => (claim, window),
         };
         let (key, token) = (claim.key, claim.token);
-        let handling = Handling { claim, row: delivery.row, row_token };
+        let handling = Handling { claim, row: delivery.row, row_token: held.token };
         match store.claim_handling(&handling).await {
             Ok(Claimed::Granted(_)) => Ok(Some(HeldClaim { key, token, window, answer: None })),
             Ok(Claimed::Held(claim)) if claim.state == ClaimState::Confirmed => {
+                if held.forced {
+                    tracing::info!(
+                        handler = %delivery.target.name, message = %delivery.message.id, id = %claim.id,
+                        first_message = ?claim.message_id,
+                        "replayed with force: the handler runs though it has done this work"
+                    );
+                    return Ok(None);
+                }
                 Err(Ended::Duplicate(Box::new(claim)))
             }
             Ok(Claimed::Held(claim)) => Err(Ended::Busy(claim.expires_in.clamp(BUSY_LEAST, BUSY))),

@@ -12,6 +12,8 @@
 //! - [`gate`]: what the engines of several stores share of a target: its breaker and its slots.
 //! - [`settler`]: writes what attempts came to, many per commit, until the store has it.
 //! - [`inbox`]: what is particular to handlers: claims before they run, messages that they publish.
+//! - [`outcome`]: what a failed attempt means for its row, its target's breaker, and the target.
+//! - [`pace`]: how often attempts may begin.
 //! - [`renewals`]: keeps the leases of what runs.
 //! - [`scanner`]: the node's own clock: looks for due rows, pauses, what expired and what is to be purged.
 //!
@@ -27,6 +29,8 @@ pub mod breaker;
 mod engine;
 mod gate;
 mod inbox;
+mod outcome;
+pub mod pace;
 mod renewals;
 mod scanner;
 mod settler;

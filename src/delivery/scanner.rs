@@ -3,6 +3,7 @@
 //! An idle node asks the store one small question every `poll` (5 s).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::engine::Shared;
@@ -11,6 +12,8 @@ use crate::store;
 
 /// How often rows of targets that no configuration names are looked for.
 const ORPHANS_EVERY: Duration = Duration::from_secs(300);
+/// Between rounds at least.
+const SHORT: Duration = Duration::from_millis(50);
 /// Expired rows per step.
 const EXPIRE_BATCH: u32 = 1_000;
 /// Purge steps in a row, so that a large backlog of expired rows does not keep the scanner from its rounds.
@@ -27,9 +30,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
         *shared.scanner_progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
             shared.clock.monotonic();
         let wait = match round(&shared, &targets, &mut next_purge, &mut next_orphans).await {
-            Ok(()) => {
+            Ok(wait) => {
                 shared.store_answered();
-                shared.options.poll
+                wait
             }
             Err(error) => {
                 shared.store_failed("scan", &error);
@@ -38,6 +41,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         };
         tokio::select! {
             () = shared.draining.cancelled() => return,
+            () = shared.look_around.notified() => {}
             () = tokio::time::sleep(wait) => {}
         }
     }
@@ -48,14 +52,22 @@ async fn round(
     targets: &[Target],
     next_purge: &mut Instant,
     next_orphans: &mut Instant,
-) -> store::Result<()> {
+) -> store::Result<Duration> {
+    let pauses = shared.pauses.load(Ordering::SeqCst);
     let purge_now = shared.clock.monotonic() >= *next_purge;
     let seen = shared.store.look(targets, purge_now.then_some(&shared.options.retention)).await?;
     let now = shared.clock.monotonic();
     shared.looks.send_replace(seen.intake);
-    for worker in shared.workers.values() {
-        worker.set_paused(seen.paused.contains(&worker.options.target));
+    // What was paused or resumed here meanwhile is newer; the next round has it.
+    let newest = shared.pauses.load(Ordering::SeqCst) == pauses;
+    if newest {
+        for worker in shared.workers.values() {
+            worker.set_paused(seen.paused.iter().any(|pause| pause.target == worker.options.target));
+        }
     }
+    let ends_in = seen.paused.iter().filter_map(|pause| pause.ends_in).min();
+    let ends_in = if newest { ends_in } else { Some(SHORT) };
+    let wait = ends_in.map_or(shared.options.poll, |ends_in| ends_in.max(SHORT).min(shared.options.poll));
     for (target, due) in targets.iter().zip(seen.due) {
         let worker = &shared.workers[target];
         if let Some(after) = due {
@@ -90,7 +102,7 @@ async fn round(
             }
         }
     }
-    Ok(())
+    Ok(wait)
 }
 
 async fn purge(shared: &Shared) -> store::Result<()> {

@@ -208,7 +208,14 @@ fn report(shared: &Shared, item: &Item, settled: Option<Settled>) {
                 error = %error.text, "dead letter"
             );
         }
-        (Settle::Retry { .. } | Settle::Dead { .. }, Some(Settled::Fenced)) => {
+        (Settle::Discard { error, .. }, Some(Settled::Yes)) => {
+            shared.metrics.discarded(&item.target);
+            tracing::warn!(
+                message = %item.message_id, target_name = %item.target.name, %error,
+                "discarded, as the handler's policy says"
+            );
+        }
+        (Settle::Retry { .. } | Settle::Discard { .. } | Settle::Dead { .. }, Some(Settled::Fenced)) => {
             tracing::debug!(
                 message = %item.message_id, target_name = %item.target.name,
                 "the row was taken by somebody else meanwhile; nothing written"

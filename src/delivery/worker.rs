@@ -70,12 +70,15 @@ impl Worker {
 
     /// Rows that may be held in memory, in flight or waiting for it.
     pub fn memory_rows(&self) -> usize {
-        (self.options.max_in_flight * 4).clamp(256, 8_192)
+        let rows = (self.options.max_in_flight * 4).clamp(256, 8_192);
+        self.options.pace.as_ref().map_or(rows, |pace| rows.min(pace.rows()))
     }
 
     /// Whether holding a row in memory makes sense: it would be attempted soon.
     pub fn wants_memory(&self, now: Instant) -> bool {
-        !self.holds() && self.gate.admits(now) == Admission::Yes
+        !self.holds()
+            && self.gate.admits(now) == Admission::Yes
+            && self.options.pace.as_ref().is_none_or(|pace| pace.closed_until(now).is_none())
     }
 
     /// Gives the row back when this worker takes no more.
@@ -248,6 +251,14 @@ impl Task {
                 continue;
             }
             let Some(slot) = self.turn.take() else { return };
+            if let Some(pace) = &self.worker.options.pace
+                && pace.begin(now).is_err()
+            {
+                if pace.closed_until(now).is_some() {
+                    self.give_back_ready();
+                }
+                return;
+            }
             let Some(held) = self.ready.pop_front() else { return };
             if held.takes > MAX_TAKES {
                 let text = format!("taken {MAX_TAKES} times without ever being settled");
@@ -275,6 +286,9 @@ impl Task {
     fn look_at_store(&mut self, now: Instant) {
         let free = self.room();
         if free == 0 || !self.unsettled.is_empty() || !self.look.is_terminated() || self.worker.holds() {
+            return;
+        }
+        if self.worker.options.pace.as_ref().is_some_and(|pace| pace.closed_until(now).is_some()) {
             return;
         }
         let limit = match self.worker.gate.admits(now) {
@@ -308,6 +322,8 @@ impl Task {
         if free * 4 < most && !self.flights.is_empty() {
             return 0;
         }
+        let pace = self.worker.options.pace.as_ref();
+        let free = pace.map_or(free, |pace| free.min(pace.rows().saturating_sub(self.ready.len())));
         if self.quick { free } else { self.worker.gate.room(free) }
     }
 
@@ -325,6 +341,7 @@ impl Task {
                         token: looked.token,
                         lease_until: looked.asked_at + self.worker.options.lease,
                         takes: taken.takes,
+                        forced: taken.forced,
                         _permit: None,
                     };
                     if taken.expired {
@@ -348,6 +365,14 @@ impl Task {
         }
         let due =
             if self.room() > 0 && self.look.is_terminated() { *lock(&self.worker.next_due) } else { None };
+        if let Some(pace) = &self.worker.options.pace {
+            if let Some(until) = pace.closed_until(now) {
+                return until.min(idle);
+            }
+            if let Some(turn) = pace.turn(now).filter(|_| !self.ready.is_empty()) {
+                return turn.min(due.unwrap_or(idle)).min(idle);
+            }
+        }
         match self.worker.gate.admits(now) {
             Admission::Yes | Admission::Probe => due.unwrap_or(idle).min(idle),
             Admission::No(Some(until)) => until.min(idle),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::policy::Cause;
 use super::{Message, RowKey};
 
 /// Whether a target is a destination (its rows are the outbox) or a handler (its rows are the inbox).
@@ -111,11 +112,18 @@ pub struct Failure {
     pub text: String,
     /// What the target asked for (`Retry-After`).
     pub retry_after: Option<Duration>,
+    /// What error policies go by.
+    pub cause: Cause,
 }
 
 impl Failure {
     pub fn new(fault: Fault, text: impl Into<String>) -> Self {
-        Self { fault, text: text.into(), retry_after: None }
+        Self { fault, text: text.into(), retry_after: None, cause: Cause::Other }
+    }
+
+    pub fn cause(mut self, cause: Cause) -> Self {
+        self.cause = cause;
+        self
     }
 
     pub fn retry_after(mut self, after: Option<Duration>) -> Self {

@@ -58,16 +58,13 @@ impl Renderer {
     }
 
     /// Whether these outcomes refuse the request: a single message whose type answers duplicates with a
-    /// conflict; or a message whose work somebody is still at, who may fail: to acknowledge it as a duplicate
-    /// could lose it.
+    /// conflict, or whose work somebody is still at, who may fail: to acknowledge it as a duplicate could lose it.
+    /// A batch is never refused for its duplicates; what is still being done is told as `pending`.
     pub fn refuses(&self, outcomes: &[MessageOutcome]) -> bool {
-        let in_flight = |outcome: &MessageOutcome| matches!(outcome, MessageOutcome::Duplicate(first) if first.claim.state == ClaimState::Claimed);
-        if outcomes.iter().any(in_flight) {
-            return true;
-        }
+        let [MessageOutcome::Duplicate(first)] = outcomes else { return false };
         self.form == Form::Single
-            && matches!(outcomes, [MessageOutcome::Duplicate(_)])
-            && self.elements[0].on_duplicate == OnDuplicate::Conflict
+            && (first.claim.state == ClaimState::Claimed
+                || self.elements[0].on_duplicate == OnDuplicate::Conflict)
     }
 }
 

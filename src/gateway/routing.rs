@@ -1,4 +1,4 @@
-//! Where a message goes: the routes, or the destinations that the publisher names.
+//! Where a message goes: the routes, or the destinations that the publisher names; and the handlers of its type.
 
 use std::collections::BTreeMap;
 
@@ -48,24 +48,26 @@ impl Handlers {
 }
 
 impl Routing {
-    /// The targets of a draft, each once: those of the routes and the type's handlers, or else the destinations
-    /// that the publisher names and nothing beside them.
+    /// The targets of a draft, each once: those of the routes, or else the destinations that the publisher names;
+    /// and the type's handlers. Who may publish the type to named destinations only reaches these and nothing beside
+    /// them.
     ///
     /// # Errors
     /// `Forbidden` where the principal may not publish to a destination that it names; `Unroutable` where a
     /// name is unknown, or nobody takes the message and that is to be refused.
     pub fn targets(&self, principal: &Principal, draft: &Draft) -> Result<Vec<Target>> {
-        let targets = match &draft.destinations {
+        let mut targets = match &draft.destinations {
             Some(names) => self.named(principal, &draft.kind, names)?,
             None => self
                 .table
                 .route(&draft.kind)
                 .into_iter()
-                .filter_map(|name| self.destinations.get(name))
-                .chain(self.handlers.of(&draft.kind))
-                .cloned()
+                .filter_map(|name| self.destinations.get(name).cloned())
                 .collect(),
         };
+        if draft.destinations.is_none() || principal.may_publish(&draft.kind) {
+            targets.extend(self.handlers.of(&draft.kind).cloned());
+        }
         if targets.is_empty() && self.unroutable == Unroutable::Refuse {
             return Err(Error::Unroutable {
                 detail: format!(

@@ -38,7 +38,7 @@ pub struct Delivery {
     pub due_at: Option<DateTime<Utc>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<DateTime<Utc>>,
-    /// Of the last failed attempt.
+    /// Of the last failed attempt; `Discarded` where an error policy gave the delivery up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
 }
@@ -81,7 +81,7 @@ impl Gateway {
         found.map(Message::from).ok_or_else(|| not_found(id))
     }
 
-    /// Messages that still have rows.
+    /// Messages that still have rows; with the states `sent` and `handled`, those that have receipts.
     ///
     /// # Errors
     /// `Malformed` for a filter that cannot be read.

@@ -215,8 +215,8 @@ async fn items(node: &StoreNode) -> store::Result<BTreeMap<Target, TargetItem>> 
             entry.last_error.clone_from(&backlog.last_error);
         }
     }
-    for target in &paused {
-        if let Some(entry) = items.get_mut(target) {
+    for pause in &paused {
+        if let Some(entry) = items.get_mut(&pause.target) {
             entry.paused = true;
         }
     }

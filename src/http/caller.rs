@@ -24,11 +24,13 @@ pub struct Caller<K> {
 pub trait Kind {
     /// How a grant of this kind is written, for people.
     const GRANT: &'static str;
+    /// Whether what is answered is JSON. An invoke answers what its handler does.
+    const ANSWERS_JSON: bool;
     fn held_by(principal: &Principal) -> bool;
 }
 
 macro_rules! kinds {
-    ($($name:ident = $grant:literal, $check:expr;)*) => {
+    ($($name:ident = $grant:literal, $json:literal, $check:expr;)*) => {
         $(
             #[doc = concat!("`", $grant, "`")]
             #[derive(Debug)]
@@ -36,6 +38,7 @@ macro_rules! kinds {
 
             impl Kind for $name {
                 const GRANT: &'static str = $grant;
+                const ANSWERS_JSON: bool = $json;
                 fn held_by(principal: &Principal) -> bool {
                     let check: fn(&Principal) -> bool = $check;
                     check(principal)
@@ -46,12 +49,12 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Publishes = "publish:TYPE", Principal::publishes_anything;
-    Invokes = "invoke:TYPE", Principal::invokes_anything;
-    Reads = "operate:read", Principal::may_read;
-    Operates = "operate:write", Principal::may_write;
-    Claims = "claim:SCOPE", Principal::claims_anything;
-    ClaimsOrReads = "claim:SCOPE", |principal| principal.claims_anything() || principal.may_read();
+    Publishes = "publish:TYPE", true, Principal::publishes_anything;
+    Invokes = "invoke:TYPE", false, Principal::invokes_anything;
+    Reads = "operate:read", true, Principal::may_read;
+    Operates = "operate:write", true, Principal::may_write;
+    Claims = "claim:SCOPE", true, Principal::claims_anything;
+    ClaimsOrReads = "claim:SCOPE", true, |principal| principal.claims_anything() || principal.may_read();
 }
 
 impl<K: Kind> FromRequestParts<App> for Caller<K> {
@@ -73,7 +76,9 @@ impl<K: Kind> FromRequestParts<App> for Caller<K> {
         if let Some(rate) = &app.rate {
             rate.check(&principal.identity())?;
         }
-        accept::json(&parts.headers)?;
+        if K::ANSWERS_JSON {
+            accept::json(&parts.headers)?;
+        }
         Ok(Self { principal, kind: PhantomData })
     }
 }

@@ -82,7 +82,8 @@ enum State_ {
 
 /// Find messages
 ///
-/// Those that still have deliveries (with `state=dead`: dead letters), the newest last, a page at a time.
+/// Those that still have deliveries (with `state=dead`: dead letters; with `sent` or `handled`: those of which a delivery
+/// to a destination or a handler was made, for `history.keep`), the newest last, a page at a time.
 #[utoipa::path(
     get,
     path = "/v1/messages",

@@ -23,6 +23,8 @@ pub struct Taken {
     pub takes: u32,
     /// Whether its `deliver_by` has passed, by the database's clock.
     pub expired: bool,
+    /// Whether it passes another message's claim of its work: replayed with force.
+    pub forced: bool,
 }
 
 /// What an attempt came to.
@@ -40,9 +42,15 @@ pub enum Settle {
     Done { receipt: Receipt },
     /// Due again after a while. `deliver_by` caps the new due time.
     Retry { after: Duration, counted: Counted, error: ErrorNote },
+    /// Given up on for good, because the configuration says so: the row goes, a receipt says that it was discarded.
+    /// `error` is for the log.
+    Discard { receipt: Receipt, error: String },
     /// Given up on: the row moves to the dead letters whole.
     Dead { error: DeadNote, counted: Counted },
 }
+
+/// What the receipt of a discarded delivery says.
+pub(super) const DISCARDED: &str = "Discarded";
 
 /// Whether a receipt is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

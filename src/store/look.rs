@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::delivery::Target;
+use super::status::Pause;
 
 /// What a look saw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Seen {
     /// How long until the earliest row of each target that was asked for is due (zero: now); `None`: it has no row.
     pub due: Vec<Option<Duration>>,
     /// The targets that are paused for all nodes.
-    pub paused: Vec<Target>,
+    pub paused: Vec<Pause>,
     /// Whether [`expire`](super::Store::expire) has something to do.
     pub expired: bool,
     /// Whether [`move_intake`](super::Store::move_intake) has.

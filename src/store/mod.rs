@@ -122,17 +122,17 @@ pub trait Store: Send + Sync + 'static {
     /// when nothing is left of it.
     async fn message(&self, tenant: &str, id: &str) -> Result<Option<status::MessageStatus>>;
 
-    /// Messages that still have rows (with the state `dead`: dead letters), by newest acceptance last, a page
-    /// at a time.
+    /// Messages that still have rows (with the state `dead`: dead letters; `sent` and `handled`: receipts), by
+    /// newest acceptance last, a page at a time.
     async fn messages(&self, query: &status::MessageQuery) -> Result<status::MessagePage>;
 
     /// Deletes a message's rows if all of them are `scheduled`, and frees its deduplication claim, in one step.
     async fn cancel(&self, tenant: &str, id: &str) -> Result<status::Cancelled>;
 
     /// The targets that are paused for all nodes.
-    async fn paused(&self) -> Result<Vec<Target>>;
+    async fn paused(&self) -> Result<Vec<status::Pause>>;
 
-    /// Pauses or resumes a target for all nodes.
+    /// Pauses or resumes a target for all nodes. A pause never makes a longer one shorter.
     async fn set_paused(&self, target: &Target, paused: status::Paused) -> Result<()>;
 
     // --- claims ---

@@ -86,8 +86,19 @@ pub enum Cancelled {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paused {
+    /// Until somebody resumes it.
     Yes,
+    /// For this long, unless it is paused for longer already.
+    For(Duration),
     No,
+}
+
+/// A target that is paused for all nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pause {
+    pub target: Target,
+    /// When it ends by itself, from now; `None`: it does not.
+    pub ends_in: Option<Duration>,
 }
 
 /// How long things are kept.

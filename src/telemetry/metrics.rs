@@ -28,6 +28,7 @@ struct Inner {
     sent: Counter<u64>,
     failed: Counter<u64>,
     dead: Counter<u64>,
+    discarded: Counter<u64>,
     accept_seconds: Histogram<f64>,
     send_seconds: Histogram<f64>,
     backlog: Gauge<u64>,
@@ -86,6 +87,10 @@ impl Metrics {
             unroutable: counter("oncegate.messages.unroutable", "Messages accepted though nobody takes them"),
             sent: counter("oncegate.deliveries.sent", "Deliveries acknowledged by their target"),
             failed: counter("oncegate.deliveries.failed", "Failed attempts, by whose fault it was"),
+            discarded: counter(
+                "oncegate.deliveries.discarded",
+                "Deliveries discarded, as an error policy says",
+            ),
             dead: counter("oncegate.deliveries.dead.lettered", "Deliveries given up on, by reason"),
             accept_seconds: seconds("oncegate.accept.duration", "From the request to the commit"),
             send_seconds: seconds("oncegate.attempt.duration", "One attempt of a delivery"),
@@ -153,6 +158,10 @@ impl Metrics {
     /// `fault`: `attempt`, `target` or `message`.
     pub fn failed(&self, labels: &TargetLabels, fault: &'static str) {
         self.inner.failed.add(1, &labels.with("fault", fault));
+    }
+
+    pub fn discarded(&self, target: &Target) {
+        self.inner.discarded.add(1, &self.labels(target).0);
     }
 
     pub fn dead(&self, target: &Target, kind: DeadKind, count: u64) {

@@ -6,6 +6,7 @@ use reqwest::Response;
 
 use crate::domain::Clock;
 use crate::domain::delivery::{Failure, Fault};
+use crate::domain::policy::Cause;
 use crate::domain::retry::{classify_status, parse_retry_after};
 use crate::transport::Ack;
 
@@ -41,7 +42,7 @@ pub(super) async fn failure(response: Response, clock: &Clock) -> Failure {
     let shown = shorten(&body);
     let text =
         if shown.is_empty() { format!("answered {status}") } else { format!("answered {status}: {shown}") };
-    Failure::new(fault, text).retry_after(retry_after)
+    Failure::new(fault, text).retry_after(retry_after).cause(Cause::Status(status.as_u16()))
 }
 
 /// The beginning of the body, as far as it comes.

@@ -48,6 +48,7 @@ on_both_stores! {
     what_a_handler_publishes_is_stored_with_its_response
     work_that_is_taken_is_a_duplicate_as_at_publish
     work_that_is_still_being_done_is_not_acknowledged_as_done
+    what_the_handler_answers_passes_whatever_is_accepted
     the_key_is_scoped_by_principal
 }
 
@@ -438,11 +439,35 @@ async fn work_that_is_still_being_done_is_not_acknowledged_as_done(store: &str) 
         for way in ["publish", "invoke"] {
             assert_eq!(problem(ask(way).await, 409, "duplicate").await["state"], "pending", "{way}");
         }
+        // A batch has other messages: its duplicates are told and fail nobody.
+        let batch = json!([{"type": "order.keyed", "deduplicationId": "d"}, {"type": "order.keyed", "deduplicationId": "e"}]);
+        let (status, answer) = gateway.post("/v1/publish-batch", batch).await;
+        assert_eq!(status, 202, "{answer}");
+        let told = |n: usize| [&answer["messages"][n]["outcome"], &answer["messages"][n]["state"]];
+        assert_eq!(told(0), [&json!("duplicate"), &json!("pending")], "{answer}");
+        assert_eq!(told(1), [&json!("accepted"), &Value::Null], "{answer}");
     };
     let (first, ()) = tokio::join!(ask("invoke"), meanwhile);
     problem(first, 502, "handler-failed").await;
     assert_eq!(ask("publish").await.status(), 202);
-    receiver.wait_for(2, SOON).await;
+    receiver.wait_for(3, SOON).await;
+}
+
+async fn what_the_handler_answers_passes_whatever_is_accepted(store: &str) {
+    let receiver = Receiver::scripted(|n, _| match n {
+        0 => Answer::status(200).header("content-type", "text/csv").body("a,b"),
+        _ => Answer::status(500),
+    })
+    .await;
+    let gateway = Gateway::start(&config(store, &receiver, "")).await;
+    let csv = || invoke(&gateway, None).header("Accept", "text/csv");
+    let response = send(csv()).await;
+    assert_eq!((response.status().as_u16(), header(&response, "content-type").as_str()), (200, "text/csv"));
+    assert_eq!(response.text().await.unwrap(), "a,b");
+    problem(send(csv()).await, 502, "handler-failed").await;
+    // What is always JSON says that it cannot be had.
+    let request = gateway.client().post(gateway.url("/v1/publish/t")).header("Accept", "text/csv");
+    problem(send(request.body("x")).await, 406, "not-acceptable").await;
 }
 
 /// C-Address-Onboarding-Bridge#379, devlink#773; microsoft-agentic-harness#127

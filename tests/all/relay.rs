@@ -107,6 +107,7 @@ fn target(name: &str, transport: &Arc<Scripted>) -> TargetOptions {
         timeout: Duration::from_secs(5),
         lease: Duration::from_secs(15),
         max_in_flight: 8,
+        pace: None,
         retry: Backoff {
             max_attempts: 3,
             initial: Duration::from_millis(20),

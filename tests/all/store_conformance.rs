@@ -82,6 +82,7 @@ macro_rules! conforms {
                     an_uncounted_retry_waits_and_does_not_count
                     a_retry_is_never_due_after_deliver_by
                     a_late_owner_is_fenced
+                    what_is_discarded_leaves_a_receipt_that_says_so_and_needs_its_token
                     a_dead_letter_keeps_everything
                     a_batch_is_answered_in_order
                     what_expired_becomes_a_dead_letter
@@ -111,12 +112,14 @@ macro_rules! conforms {
                     a_message_is_told_per_target
                     what_belongs_to_another_tenant_is_not_there
                     messages_are_found_by_what_they_are
+                    what_was_delivered_is_found_by_its_receipts
                     messages_are_listed_a_page_at_a_time
                     what_is_scheduled_can_be_cancelled_and_its_identity_is_free
                     what_is_on_its_way_cannot_be_cancelled
                     cancelling_leaves_the_claim_of_another_message
                     a_pause_is_for_all_and_remembered
-                    a_look_sees_what_there_is_to_do;
+                    a_look_sees_what_there_is_to_do
+                    a_pause_for_a_while_ends_by_itself_and_never_shortens_a_longer_one;
                 dead_letters:
                     they_are_listed_oldest_first_a_page_at_a_time
                     pages_neither_repeat_nor_skip_while_rows_come_and_go

@@ -28,7 +28,7 @@ pub(super) const TAKE: &str = concat!(
     )
     UPDATE oncegate.deliveries d SET state = 2, token = $5, taken = d.taken + 1, due_at = now() + $6::interval
     FROM due WHERE d.ctid = due.place
-    RETURNING d.row_id, d.target_no, d.kind, d.target, d.attempts, d.taken, due.due_at AS was_due_at,
+    RETURNING d.row_id, d.target_no, d.kind, d.target, d.attempts, d.taken, d.forced, due.due_at AS was_due_at,
         coalesce(d.deliver_by <= now(), false) AS expired, ",
     message_columns!()
 );
@@ -127,7 +127,8 @@ fn read_taken(row: &PgRow, target: &Target) -> Result<(Timestamp, Taken), Fault>
         attempts: u32::try_from(row.try_get::<i32, _>("attempts")?).unwrap_or_default(),
     };
     let takes = u32::try_from(row.try_get::<i32, _>("taken")?).unwrap_or_default();
-    Ok((row.try_get("was_due_at")?, Taken { delivery, takes, expired: row.try_get("expired")? }))
+    let (expired, forced) = (row.try_get("expired")?, row.try_get("forced")?);
+    Ok((row.try_get("was_due_at")?, Taken { delivery, takes, expired, forced }))
 }
 
 pub(super) async fn give_back(store: &Postgres, mut rows: Vec<(RowKey, Token)>) -> Result<u64> {

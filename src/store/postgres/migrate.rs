@@ -28,8 +28,13 @@ macro_rules! migration {
 }
 
 /// In order; the number is the place, from 1.
-const MIGRATIONS: [(&str, &str); 3] =
-    [migration!(1, "0001_initial"), migration!(2, "0002_dead_letter_indexes"), migration!(3, "0003_intake")];
+const MIGRATIONS: [(&str, &str); 5] = [
+    migration!(1, "0001_initial"),
+    migration!(2, "0002_dead_letter_indexes"),
+    migration!(3, "0003_intake"),
+    migration!(4, "0004_handlers"),
+    migration!(5, "0005_receipt_indexes"),
+];
 
 /// Where applied migrations are remembered; the row 0 is the lock.
 const BOOTSTRAP: &str = "\

@@ -40,7 +40,7 @@ use super::dead_letters::{Claims, DeadLetter, Edit, Group, Hindrance, Page, Quer
 use super::deliveries::{Settled, Settlement, Take, Taken};
 use super::inbox::{Concluded, Conclusion, Handling, Held};
 use super::status::{
-    Backlog, Cancelled, MessagePage, MessageQuery, MessageStatus, Paused, Purged, Readiness, Retention,
+    Backlog, Cancelled, MessagePage, MessageQuery, MessageStatus, Pause, Paused, Purged, Readiness, Retention,
 };
 use super::{Error, ErrorKind, Options, Result, Shared, Store};
 use crate::domain::claim::ClaimKey;
@@ -109,14 +109,17 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("purge::RECEIPTS", purge::RECEIPTS),
     ("purge::STRAY_RECEIPTS", purge::STRAY_RECEIPTS),
     ("purge::PARTITIONS", purge::PARTITIONS),
+    ("purge::PAUSES", purge::PAUSES),
     ("settle::DONE", settle::DONE),
     ("settle::DONE_WITHOUT_RECEIPT", settle::DONE_WITHOUT_RECEIPT),
+    ("settle::DISCARD", settle::DISCARD),
     ("settle::RETRY", settle::RETRY),
     ("settle::DEAD", settle::DEAD),
     ("status::BACKLOG", status::BACKLOG),
     ("status::MESSAGE", status::MESSAGE),
     ("status::PAGE", status::PAGE),
     ("status::PAGE_OF_DEAD", status::PAGE_OF_DEAD),
+    ("status::PAGE_OF_MADE", status::PAGE_OF_MADE),
     ("status::MESSAGES", status::MESSAGES),
     ("status::CANCEL", status::CANCEL),
     ("status::PAUSED", status::PAUSED),
@@ -241,7 +244,7 @@ impl Store for Handle {
         self.carry(|store| async move { status::cancel(&store, tenant, id).await }).await
     }
 
-    async fn paused(&self) -> Result<Vec<Target>> {
+    async fn paused(&self) -> Result<Vec<Pause>> {
         status::paused(&self.0).await
     }
 

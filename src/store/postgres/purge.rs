@@ -38,6 +38,9 @@ pub(super) const RECEIPTS: &str = "DELETE FROM oncegate.receipts r
             WHERE e.sent_at <= now() - $2::interval LIMIT $1 FOR UPDATE SKIP LOCKED) over
      WHERE r.row_id = over.row_id AND r.target_no = over.target_no AND r.sent_at = over.sent_at";
 
+/// Pauses that are over. There are few.
+pub(super) const PAUSES: &str = "DELETE FROM oncegate.targets WHERE paused_until <= now()";
+
 /// The partitions, about how many receipts each holds, and the server's time.
 pub(super) const PARTITIONS: &str =
     "SELECT c.relname::text AS name, greatest(c.reltuples, 0)::bigint AS receipts, now() AS now
@@ -54,6 +57,7 @@ pub(super) async fn purge(store: &Postgres, limit: u32, keep: &Retention) -> Res
     let handler_claims = claims.iter().filter(|kind| **kind == ClaimKind::Handler as i16).count();
     let dead_letters = delete(store, DEAD_LETTERS, limit, keep.dead_letters).await?;
     let dropped = partitions(store, keep).await?;
+    pauses(store).await?;
     let sql = if keep.receipts < A_DAY { RECEIPTS } else { STRAY_RECEIPTS };
     let stray = delete(store, sql, limit, keep.receipts).await?;
     let most = (claims.len() as u64).max(dead_letters).max(stray);
@@ -71,6 +75,13 @@ async fn claims(store: &Postgres, limit: u32) -> Result<Vec<i16>> {
     let result = session.rows(sqlx::query(CLAIMS).bind(i64::from(limit))).await;
     let rows = session.finish(result).await?;
     Ok(rows.iter().map(|row| row.try_get(0).map_err(Fault::from)).collect::<Result<_, Fault>>()?)
+}
+
+async fn pauses(store: &Postgres) -> Result<()> {
+    let mut session = store.pool.session(Mode::Autocommit).await?;
+    let result = session.execute(sqlx::query(PAUSES)).await;
+    session.finish(result).await?;
+    Ok(())
 }
 
 async fn delete(store: &Postgres, sql: &'static str, limit: u32, keep: Duration) -> Result<u64> {

@@ -12,7 +12,9 @@ use super::pool::{Mode, Session};
 use super::rows::interval;
 use crate::domain::{Random, RowKey};
 use crate::store::Result;
-use crate::store::deliveries::{Counted, DeadNote, ErrorNote, Receipt, Settle, Settled, Settlement};
+use crate::store::deliveries::{
+    Counted, DISCARDED, DeadNote, ErrorNote, Receipt, Settle, Settled, Settlement,
+};
 
 /// Made: the row goes, whatever its token (delivered is delivered), and a receipt stays.
 pub(super) const DONE: &str = "WITH gone AS (
@@ -20,13 +22,30 @@ pub(super) const DONE: &str = "WITH gone AS (
         USING unnest($1::uuid[], $2::smallint[], $3::boolean[]) AS t(row_id, target_no, keep)
         WHERE d.row_id = t.row_id AND d.target_no = t.target_no
         RETURNING t.keep, d.row_id, d.target_no, d.kind, d.target, d.attempts, d.tenant, d.message_id, d.type,
-            d.deduplication_id, d.accepted_at
+            d.deduplication_id, d.correlation_id, d.accepted_at
     ), kept AS (
         INSERT INTO oncegate.receipts
             (row_id, target_no, kind, target, attempts, tenant, message_id, type, deduplication_id,
-             accepted_at, sent_at)
+             correlation_id, accepted_at, sent_at)
         SELECT row_id, target_no, kind, target, attempts + 1, tenant, message_id, type, deduplication_id,
-            accepted_at, now()
+            correlation_id, accepted_at, now()
+        FROM gone WHERE keep
+    )
+    SELECT row_id, target_no FROM gone";
+
+/// Given up on for good: the row goes, and its receipt says so.
+pub(super) const DISCARD: &str = "WITH gone AS (
+        DELETE FROM oncegate.deliveries d
+        USING unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::boolean[]) AS t(row_id, target_no, token, keep)
+        WHERE d.row_id = t.row_id AND d.target_no = t.target_no AND d.token = t.token
+        RETURNING t.keep, d.row_id, d.target_no, d.kind, d.target, d.attempts, d.tenant, d.message_id, d.type,
+            d.deduplication_id, d.correlation_id, d.accepted_at
+    ), kept AS (
+        INSERT INTO oncegate.receipts
+            (row_id, target_no, kind, target, attempts, tenant, message_id, type, deduplication_id,
+             correlation_id, accepted_at, sent_at, error_kind)
+        SELECT row_id, target_no, kind, target, attempts + 1, tenant, message_id, type, deduplication_id,
+            correlation_id, accepted_at, now(), $5::text
         FROM gone WHERE keep
     )
     SELECT row_id, target_no FROM gone";
@@ -69,6 +88,7 @@ pub(super) const DEAD: &str = "WITH gone AS (
 struct Sorted<'a> {
     done: Vec<(&'a Settlement, Receipt)>,
     retry: Vec<(&'a Settlement, std::time::Duration, Counted, &'a ErrorNote)>,
+    discard: Vec<(&'a Settlement, Receipt)>,
     dead: Vec<(&'a Settlement, Counted, &'a DeadNote)>,
 }
 
@@ -80,15 +100,10 @@ pub(super) async fn settle(store: &Postgres, batch: &[Settlement]) -> Result<Vec
     in_order.sort_unstable_by_key(|settlement| settlement.row);
     let mut sorted = Sorted::default();
     for settlement in in_order {
-        match &settlement.outcome {
-            Settle::Done { receipt } => sorted.done.push((settlement, *receipt)),
-            Settle::Retry { after, counted, error } => {
-                sorted.retry.push((settlement, *after, *counted, error));
-            }
-            Settle::Dead { error, counted } => sorted.dead.push((settlement, *counted, error)),
-        }
+        sorted.add(settlement);
     }
-    let kinds = [sorted.done.is_empty(), sorted.retry.is_empty(), sorted.dead.is_empty()];
+    let kinds =
+        [sorted.done.is_empty(), sorted.retry.is_empty(), sorted.discard.is_empty(), sorted.dead.is_empty()];
     let several = kinds.iter().filter(|empty| !**empty).count() > 1;
     let mode = if several { Mode::Transaction } else { Mode::Autocommit };
     let mut session = store.pool.session(mode).await?;
@@ -120,6 +135,7 @@ impl<'a> Sorted<'a> {
         match &settlement.outcome {
             Settle::Done { receipt } => self.done.push((settlement, *receipt)),
             Settle::Retry { after, counted, error } => self.retry.push((settlement, *after, *counted, error)),
+            Settle::Discard { receipt, .. } => self.discard.push((settlement, *receipt)),
             Settle::Dead { error, counted } => self.dead.push((settlement, *counted, error)),
         }
     }
@@ -144,6 +160,16 @@ async fn settle_sorted(
             .bind(column(retry, |(_, _, counted, _)| number(*counted)))
             .bind(column(retry, |(.., error)| error.kind))
             .bind(column(retry, |(.., error)| storable(&error.text)));
+        settled.extend(keys(&session.rows(query).await?)?);
+    }
+    if !sorted.discard.is_empty() {
+        let discard = &sorted.discard;
+        let query = sqlx::query(DISCARD)
+            .bind(column(discard, |(settlement, _)| settlement.row.id))
+            .bind(column(discard, |(settlement, _)| settlement.row.target_no))
+            .bind(column(discard, |(settlement, _)| settlement.token.0))
+            .bind(column(discard, |(_, receipt)| *receipt == Receipt::Keep))
+            .bind(DISCARDED);
         settled.extend(keys(&session.rows(query).await?)?);
     }
     if !sorted.dead.is_empty() {

@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
 use super::Postgres;
 use super::connect::LONG_STATEMENT_TIMEOUT;
 use super::error::Fault;
 use super::pool::Mode;
-use super::rows::{self, corrupt, count, micros, row_id_of};
-use crate::domain::delivery::Target;
+use super::rows::{self, corrupt, count, interval, micros, row_id_of};
+use crate::domain::delivery::{Target, TargetKind};
 use crate::store::Result;
 use crate::store::accept::MessageState;
 use crate::store::status::{
-    Backlog, Cancelled, MessagePage, MessageQuery, MessageStatus, Paused, TargetStatus, done_state,
+    Backlog, Cancelled, MessagePage, MessageQuery, MessageStatus, Pause, Paused, TargetStatus, done_state,
 };
 
 pub(super) const BACKLOG: &str = "SELECT b.kind, b.target, b.depth, b.oldest_due_at,
@@ -50,7 +51,7 @@ macro_rules! all_of {
             $where,
             " UNION ALL
              SELECT d.row_id, d.target_no, d.kind, d.target, d.message_id, d.type, d.deduplication_id, 5,
-                d.attempts, NULL, d.sent_at, NULL
+                d.attempts, NULL, d.sent_at, d.error_kind
              FROM oncegate.receipts d WHERE ",
             $where,
             " ORDER BY row_id, target_no, standing"
@@ -81,6 +82,13 @@ pub(super) const PAGE_OF_DEAD: &str = "SELECT DISTINCT d.row_id FROM oncegate.de
      WHERE d.tenant = $1 AND ($2::uuid IS NULL OR d.row_id > $2) AND ($3::text IS NULL OR d.type = $3)
         AND ($4::text IS NULL OR d.deduplication_id = $4) AND ($5::text IS NULL OR d.correlation_id = $5)
      ORDER BY d.row_id LIMIT $6";
+
+/// `$6`: of destinations or of handlers.
+pub(super) const PAGE_OF_MADE: &str = "SELECT DISTINCT d.row_id FROM oncegate.receipts d
+     WHERE d.tenant = $1 AND ($2::uuid IS NULL OR d.row_id > $2) AND ($3::text IS NULL OR d.type = $3)
+        AND ($4::text IS NULL OR d.deduplication_id = $4) AND ($5::text IS NULL OR d.correlation_id = $5)
+        AND d.kind = $6
+     ORDER BY d.row_id LIMIT $7";
 
 pub(super) const MESSAGES: &str = all_of!("d.row_id = ANY($1)");
 
@@ -115,10 +123,16 @@ pub(super) const CANCEL: &str = concat!(
     ") AS over FROM verdict v"
 );
 
-pub(super) const PAUSED: &str = "SELECT kind, name AS target FROM oncegate.targets ORDER BY kind, name";
+pub(super) const PAUSED: &str = "SELECT kind, name AS target,
+        (extract(epoch FROM paused_until - now()) * 1000000)::bigint AS ends_in_us
+     FROM oncegate.targets WHERE paused_until IS NULL OR paused_until > now() ORDER BY kind, name";
 
-pub(super) const PAUSE: &str =
-    "INSERT INTO oncegate.targets (kind, name) VALUES ($1, $2) ON CONFLICT (kind, name) DO NOTHING";
+/// The longer one stands; none is the longest.
+pub(super) const PAUSE: &str = "INSERT INTO oncegate.targets AS t (kind, name, paused_until)
+     VALUES ($1, $2, now() + $3::interval)
+     ON CONFLICT (kind, name) DO UPDATE SET paused_until =
+        CASE WHEN t.paused_until IS NULL OR excluded.paused_until IS NULL THEN NULL
+             ELSE greatest(t.paused_until, excluded.paused_until) END";
 
 pub(super) const RESUME: &str = "DELETE FROM oncegate.targets WHERE kind = $1 AND name = $2";
 
@@ -157,24 +171,29 @@ pub(super) async fn message(store: &Postgres, tenant: &str, id: &str) -> Result<
 }
 
 pub(super) async fn messages(store: &Postgres, query: &MessageQuery) -> Result<MessagePage> {
-    let standing = match query.state {
-        None | Some(MessageState::Dead) => None,
-        Some(MessageState::Scheduled) => Some(1),
-        Some(MessageState::Pending) => Some(2),
-        Some(MessageState::Retrying) => Some(3),
-        // Of these, no row is left.
-        Some(MessageState::Sent | MessageState::Handled) => return Ok(MessagePage::default()),
-    };
-    let dead = query.state == Some(MessageState::Dead);
     let mut session = store.pool.session(Mode::Autocommit).await?;
     session.timeout = LONG_STATEMENT_TIMEOUT;
-    let page = sqlx::query(if dead { PAGE_OF_DEAD } else { PAGE })
+    let (sql, standing) = match query.state {
+        None => (PAGE, None),
+        Some(MessageState::Scheduled) => (PAGE, Some(1)),
+        Some(MessageState::Pending) => (PAGE, Some(2)),
+        Some(MessageState::Retrying) => (PAGE, Some(3)),
+        Some(MessageState::Dead) => (PAGE_OF_DEAD, None),
+        Some(MessageState::Sent | MessageState::Handled) => (PAGE_OF_MADE, None),
+    };
+    let page = sqlx::query(sql)
         .bind(query.tenant.clone())
         .bind(query.cursor)
         .bind(query.kind.clone())
         .bind(query.deduplication_id.clone())
         .bind(query.correlation_id.clone());
-    let page = if dead { page } else { page.bind(standing) }.bind(i64::from(query.limit) + 1);
+    let page = match query.state {
+        Some(MessageState::Dead) => page,
+        Some(MessageState::Sent) => page.bind(TargetKind::Destination as i16),
+        Some(MessageState::Handled) => page.bind(TargetKind::Handler as i16),
+        _ => page.bind(standing),
+    };
+    let page = page.bind(i64::from(query.limit) + 1);
     let result = async {
         let mut ids = Vec::new();
         for row in session.rows(page).await? {
@@ -248,17 +267,26 @@ pub(super) async fn cancel(store: &Postgres, tenant: String, id: String) -> Resu
     })
 }
 
-pub(super) async fn paused(store: &Postgres) -> Result<Vec<Target>> {
+pub(super) async fn paused(store: &Postgres) -> Result<Vec<Pause>> {
     let mut session = store.pool.session(Mode::Autocommit).await?;
     let result = session.rows(sqlx::query(PAUSED)).await;
     let rows = session.finish(result).await?;
-    Ok(rows.iter().map(rows::target).collect::<Result<_, Fault>>()?)
+    let read = |row: &PgRow| {
+        let ends_in: Option<i64> = row.try_get("ends_in_us")?;
+        Ok(Pause { target: rows::target(row)?, ends_in: ends_in.map(micros) })
+    };
+    Ok(rows.iter().map(read).collect::<Result<_, Fault>>()?)
 }
 
 pub(super) async fn set_paused(store: &Postgres, target: &Target, paused: Paused) -> Result<()> {
-    let sql = if paused == Paused::Yes { PAUSE } else { RESUME };
+    let sql = if paused == Paused::No { RESUME } else { PAUSE };
     let mut session = store.pool.session(Mode::Autocommit).await?;
     let query = sqlx::query(sql).bind(target.kind as i16).bind(target.name.to_string());
+    let query = match paused {
+        Paused::Yes => query.bind(None::<PgInterval>),
+        Paused::For(duration) => query.bind(interval(duration)),
+        Paused::No => query,
+    };
     let result = session.execute(query).await;
     session.finish(result).await?;
     Ok(())

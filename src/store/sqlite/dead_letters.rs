@@ -62,10 +62,10 @@ const PICK: &str = "
 const PUT: &str = "
     INSERT INTO oncegate_deliveries
         (row_id, target_no, kind, target, state, due_at, token, taken, attempts, deliver_at, claim_key, tenant,
-         message_id, type, deduplication_id, partition_key, correlation_id, accepted_at, envelope, body)
+         message_id, type, deduplication_id, partition_key, correlation_id, accepted_at, envelope, body, forced)
     SELECT d.row_id, (d.target_no % ?4) + ?4 * (1 + (d.target_no / ?4) % 31), d.kind, d.target, 1,
            ?2 - (?3 - 1 - picked.key), 0, 0, 0, d.deliver_at, d.claim_key, d.tenant, d.message_id, d.type,
-           d.deduplication_id, d.partition_key, d.correlation_id, d.accepted_at, d.envelope, d.body
+           d.deduplication_id, d.partition_key, d.correlation_id, d.accepted_at, d.envelope, d.body, ?5
     FROM json_each(?1) AS picked CROSS JOIN oncegate_dead_letters AS d ON d.rowid = picked.value";
 
 const REMOVE: &str = "DELETE FROM oncegate_dead_letters WHERE rowid IN (SELECT value FROM json_each(?1))";
@@ -231,6 +231,7 @@ async fn move_back(
     let count = i64::try_from(places.len()).unwrap_or(i64::MAX);
     let places = array(places.into_iter());
     let put = sqlx::query(PUT).bind(places.clone()).bind(now).bind(count).bind(GENERATION);
+    let put = put.bind(replay.duplicates == Duplicates::Replay);
     put.execute(&mut *connection).await.map_err(error::of)?;
     sqlx::query(REMOVE).bind(places).execute(connection).await.map_err(error::of)?;
     Ok(moved.into_iter().collect())

@@ -87,7 +87,7 @@ const ANY_DUE: &str = "
     SELECT EXISTS (SELECT 1 FROM oncegate_deliveries WHERE kind = ?1 AND target = ?2 AND due_at <= ?3)";
 
 const DUE: &str = "
-    SELECT rowid, row_id, target_no, kind, target, taken, attempts, deliver_at, deliver_by, tenant, message_id, type,
+    SELECT rowid, row_id, target_no, kind, target, taken, forced, attempts, deliver_at, deliver_by, tenant, message_id, type,
            deduplication_id, partition_key, correlation_id, accepted_at, envelope, body
     FROM oncegate_deliveries
     WHERE kind = ?1 AND target = ?2 AND due_at <= ?3 ORDER BY due_at LIMIT ?4";
@@ -128,7 +128,8 @@ pub(super) async fn take(store: &Arc<Inner>, take: &Take) -> Result<Vec<Taken>> 
                         Ok(delivery) => {
                             let expired = delivery.message.deliver_by.is_some_and(|by| micros(by) <= now);
                             numbers.push(row.int("rowid")?);
-                            taken.push(Taken { delivery, takes: row.count32("taken")? + 1, expired });
+                            let (takes, forced) = (row.count32("taken")? + 1, row.int("forced")? != 0);
+                            taken.push(Taken { delivery, takes, expired, forced });
                         }
                         // It must not hold up the others for ever.
                         Err(unreadable) => {

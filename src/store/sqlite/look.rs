@@ -6,7 +6,7 @@ use super::{Inner, error};
 use crate::domain::delivery::Target;
 use crate::store::Result;
 use crate::store::look::Seen;
-use crate::store::status::Retention;
+use crate::store::status::{Pause, Retention};
 
 /// `?1` is a list of [kind, name] pairs, `?2` now. `?3` to `?5`: of claims, dead letters and receipts, what is from
 /// before is over; null where that is not asked for.
@@ -16,13 +16,15 @@ const LOOK: &str = "
                                        AND target = json_extract(asked.value, '$[1]'))
                                     ORDER BY asked.key)
             FROM json_each(?1) AS asked) AS due,
-           (SELECT json_group_array(json_array(kind, name) ORDER BY kind, name) FROM oncegate_targets) AS paused,
+           (SELECT json_group_array(json_array(kind, name, paused_until) ORDER BY kind, name) FROM oncegate_targets
+            WHERE paused_until IS NULL OR paused_until > ?2) AS paused,
            EXISTS (SELECT 1 FROM oncegate_deliveries
                    WHERE deliver_by <= ?2 AND (state <> 2 OR due_at <= ?2)) AS expired,
            EXISTS (SELECT 1 FROM oncegate_intake WHERE seq > 0) AS intake,
            EXISTS (SELECT 1 FROM oncegate_deduplication WHERE expires_at <= ?3)
                OR EXISTS (SELECT 1 FROM oncegate_dead_letters WHERE failed_at <= ?4)
-               OR EXISTS (SELECT 1 FROM oncegate_receipts WHERE sent_at <= ?5) AS over";
+               OR EXISTS (SELECT 1 FROM oncegate_receipts WHERE sent_at <= ?5)
+               OR EXISTS (SELECT 1 FROM oncegate_targets WHERE paused_until <= ?3) AS over";
 
 pub(super) async fn look(store: &Inner, targets: &[Target], keep: Option<&Retention>) -> Result<Seen> {
     let mut reader = store.reader().await?;
@@ -38,10 +40,15 @@ pub(super) async fn look(store: &Inner, targets: &[Target], keep: Option<&Retent
         .map_err(error::of)?;
     let unreadable = |error: serde_json::Error| corrupt(error.to_string());
     let due: Vec<Option<i64>> = serde_json::from_str(&row.text("due")?).map_err(unreadable)?;
-    let paused: Vec<(i16, String)> = serde_json::from_str(&row.text("paused")?).map_err(unreadable)?;
+    let paused: Vec<(i16, String, Option<i64>)> = serde_json::from_str(&row.text("paused")?).map_err(unreadable)?;
     Ok(Seen {
         due: due.into_iter().map(|at| at.map(|at| until(at, now))).collect(),
-        paused: paused.iter().map(|(kind, name)| target_of(*kind, name)).collect::<Result<_>>()?,
+        paused: paused
+            .iter()
+            .map(|(kind, name, end)| {
+                Ok(Pause { target: target_of(*kind, name)?, ends_in: end.map(|end| until(end, now)) })
+            })
+            .collect::<Result<_>>()?,
         expired: row.int("expired")? != 0,
         intake: row.int("intake")? != 0,
         over: row.int("over")? != 0,

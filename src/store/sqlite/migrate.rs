@@ -14,6 +14,8 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "0001_initial", include_str!("../../../migrations/sqlite/0001_initial.sql")),
     (2, "0002_dead_letter_indexes", include_str!("../../../migrations/sqlite/0002_dead_letter_indexes.sql")),
     (3, "0003_intake", include_str!("../../../migrations/sqlite/0003_intake.sql")),
+    (4, "0004_handlers", include_str!("../../../migrations/sqlite/0004_handlers.sql")),
+    (5, "0005_receipt_indexes", include_str!("../../../migrations/sqlite/0005_receipt_indexes.sql")),
 ];
 
 /// Where applied migrations are remembered.

@@ -277,7 +277,7 @@ impl store::Store for Sqlite {
         status::cancel(&self.0, tenant, id).await
     }
 
-    async fn paused(&self) -> Result<Vec<Target>> {
+    async fn paused(&self) -> Result<Vec<asked::Pause>> {
         status::paused(&self.0).await
     }
 

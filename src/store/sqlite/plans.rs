@@ -30,13 +30,13 @@ const FILL: &str = "
     SELECT randomblob(16), 0, 0, 'target-' || (n % 5), CASE WHEN n % 20 = 0 THEN 0 ELSE 1 END, n * 1000, 0, 0, 0,
            NULL, CASE WHEN n % 20 = 1 THEN n * 1000 END, NULL, '', CASE WHEN n % 20 = 2 THEN 'm' || n END, 'type',
            CASE WHEN n % 20 = 3 THEN 'd' || n END, NULL, CASE WHEN n % 20 = 4 THEN 'c' || n END, n * 1000,
-           NULL, CASE WHEN n % 20 = 5 THEN 'failed' END, '{}', randomblob(100)
+           NULL, CASE WHEN n % 20 = 5 THEN 'failed' END, '{}', randomblob(100), 0
     FROM n;
     INSERT INTO oncegate_deduplication
     SELECT row_id, 1, 'scope', hex(row_id), 1, 1, '', row_id, NULL, due_at, due_at + 1000, NULL, NULL
     FROM oncegate_deliveries;
     INSERT INTO oncegate_receipts
-    SELECT row_id, 0, 0, target, '', message_id, type, NULL, 1, due_at, due_at FROM oncegate_deliveries;
+    SELECT row_id, 0, 0, target, '', message_id, type, NULL, 1, due_at, due_at, NULL, NULL FROM oncegate_deliveries;
     INSERT INTO oncegate_dead_letters
     SELECT randomblob(16), row_id, 0, 0, target, 1, NULL, NULL, NULL, '', message_id, type, NULL, NULL, NULL,
            due_at, due_at, 'Refused', '', envelope, body

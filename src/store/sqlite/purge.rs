@@ -27,12 +27,17 @@ const RECEIPTS: &str = "
     RETURNING kind";
 const RECEIPTS_ANY: &str = "SELECT EXISTS (SELECT 1 FROM oncegate_receipts WHERE sent_at <= ?1)";
 
+/// Pauses that are over. There are few.
+const PAUSES: &str = "DELETE FROM oncegate_targets WHERE paused_until <= ?1 RETURNING kind";
+const PAUSES_ANY: &str = "SELECT EXISTS (SELECT 1 FROM oncegate_targets WHERE paused_until <= ?1)";
+
 pub(super) async fn purge(store: &Arc<Inner>, limit: u32, keep: &Retention) -> Result<Purged> {
     let now = store.now();
     let claims = delete(store, CLAIMS_ANY, CLAIMS, now, limit).await?;
     let dead_letters =
         delete(store, DEAD_LETTERS_ANY, DEAD_LETTERS, earlier(now, keep.dead_letters), limit).await?;
     let receipts = delete(store, RECEIPTS_ANY, RECEIPTS, earlier(now, keep.receipts), limit).await?;
+    delete(store, PAUSES_ANY, PAUSES, now, limit).await?;
     let handler_claims = claims.iter().filter(|&&kind| kind == ClaimKind::Handler as i16).count();
     let most = [&claims, &dead_letters, &receipts].map(Vec::len).into_iter().max().unwrap_or(0);
     Ok(Purged {
@@ -71,5 +76,7 @@ async fn delete(
 /// Every statement of this file, for the tests that prepare and explain them.
 #[cfg(test)]
 pub(super) fn statements() -> Vec<String> {
-    [CLAIMS_ANY, CLAIMS, DEAD_LETTERS_ANY, DEAD_LETTERS, RECEIPTS_ANY, RECEIPTS].map(str::to_owned).into()
+    [CLAIMS_ANY, CLAIMS, DEAD_LETTERS_ANY, DEAD_LETTERS, RECEIPTS_ANY, RECEIPTS, PAUSES_ANY, PAUSES]
+        .map(str::to_owned)
+        .into()
 }

@@ -10,7 +10,7 @@ use super::{Inner, error};
 use crate::domain::delivery::{DeadKind, Target};
 use crate::domain::{Random, RowKey};
 use crate::store::Result;
-use crate::store::deliveries::{Counted, Receipt, Settle, Settled, Settlement};
+use crate::store::deliveries::{self, Counted, Receipt, Settle, Settled, Settlement};
 
 /// Keys joined to their rows: `IN (VALUES …)` over two columns would scan the table.
 const FOUND: &str = "
@@ -19,11 +19,13 @@ const FOUND: &str = "
 
 const RECEIPT: &str = "
     INSERT INTO oncegate_receipts
-        (sent_at, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, accepted_at, attempts)
-    SELECT {now}, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, accepted_at,
-           attempts + 1
+        (sent_at, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, correlation_id,
+         accepted_at, attempts)
+    SELECT {now}, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, correlation_id,
+           accepted_at, attempts + 1
     FROM oncegate_deliveries WHERE rowid IN {found}
-    ON CONFLICT (row_id, target_no) DO UPDATE SET attempts = excluded.attempts, sent_at = excluded.sent_at";
+    ON CONFLICT (row_id, target_no) DO UPDATE
+    SET attempts = excluded.attempts, sent_at = excluded.sent_at, error_kind = NULL";
 static RECEIPT_BATCHED: LazyLock<Batched> =
     LazyLock::new(|| Batched::new(&RECEIPT.replace("{now}", "?").replace("{found}", FOUND), 2));
 
@@ -49,6 +51,16 @@ const BURY: &str = "
            type, deduplication_id, partition_key, correlation_id, accepted_at, ?4, ?5, ?6, envelope, body
     FROM oncegate_deliveries WHERE rowid = ?1";
 const REMOVE: &str = "DELETE FROM oncegate_deliveries WHERE rowid = ?1";
+
+const DISCARDED: &str = "
+    INSERT INTO oncegate_receipts
+        (sent_at, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, correlation_id,
+         accepted_at, attempts, error_kind)
+    SELECT ?2, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, correlation_id,
+           accepted_at, attempts + 1, ?3
+    FROM oncegate_deliveries WHERE rowid = ?1
+    ON CONFLICT (row_id, target_no) DO UPDATE
+    SET attempts = excluded.attempts, sent_at = excluded.sent_at, error_kind = excluded.error_kind";
 
 /// Why a row becomes a dead letter.
 pub(super) struct Why<'a> {
@@ -109,6 +121,7 @@ pub(super) async fn write(
         let written = match &settlement.outcome {
             Settle::Done { .. } => done.contains(&settlement.row),
             Settle::Retry { .. } => retry(connection, now, settlement).await?,
+            Settle::Discard { receipt, .. } => discard(connection, now, settlement, *receipt).await?,
             Settle::Dead { .. } => dead(connection, now, random, settlement).await?,
         };
         settled.push(if written { Settled::Yes } else { Settled::Fenced });
@@ -173,6 +186,32 @@ async fn retry(connection: &mut SqliteConnection, now: i64, settlement: &Settlem
     Ok(query.execute(connection).await.map_err(error::of)?.rows_affected() > 0)
 }
 
+/// The `rowid` of a row that is still leased under the settlement's token.
+async fn leased(connection: &mut SqliteConnection, settlement: &Settlement) -> Result<Option<i64>> {
+    let query = sqlx::query_scalar(LEASED)
+        .bind(settlement.row.id)
+        .bind(settlement.row.target_no)
+        .bind(settlement.token.0);
+    query.fetch_optional(connection).await.map_err(error::of)
+}
+
+async fn discard(
+    connection: &mut SqliteConnection,
+    now: i64,
+    settlement: &Settlement,
+    receipt: Receipt,
+) -> Result<bool> {
+    let Some(rowid) = leased(connection, settlement).await? else {
+        return Ok(false);
+    };
+    if receipt == Receipt::Keep {
+        let query = sqlx::query(DISCARDED).bind(rowid).bind(now).bind(deliveries::DISCARDED);
+        query.execute(&mut *connection).await.map_err(error::of)?;
+    }
+    sqlx::query(REMOVE).bind(rowid).execute(connection).await.map_err(error::of)?;
+    Ok(true)
+}
+
 async fn dead(
     connection: &mut SqliteConnection,
     now: i64,
@@ -182,11 +221,7 @@ async fn dead(
     let Settle::Dead { error: note, counted } = &settlement.outcome else {
         return Ok(false);
     };
-    let query = sqlx::query_scalar(LEASED)
-        .bind(settlement.row.id)
-        .bind(settlement.row.target_no)
-        .bind(settlement.token.0);
-    let Some(rowid) = query.fetch_optional(&mut *connection).await.map_err(error::of)? else {
+    let Some(rowid) = leased(connection, settlement).await? else {
         return Ok(false);
     };
     let why = Why { kind: note.kind.as_str(), text: &storable(&note.text), counted: attempts(*counted) };
@@ -232,6 +267,6 @@ pub(super) async fn expire(store: &Arc<Inner>, limit: u32) -> Result<Vec<(Target
 #[cfg(test)]
 pub(super) fn statements() -> Vec<String> {
     let mut all = [RECEIPT_BATCHED.sizes(), DONE_BATCHED.sizes()].concat();
-    all.extend([RETRY, LEASED, BURY, REMOVE, EXPIRED].map(str::to_owned));
+    all.extend([RETRY, LEASED, BURY, REMOVE, DISCARDED, EXPIRED].map(str::to_owned));
     all
 }

@@ -7,13 +7,13 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
 
-use super::rows::{Columns, as_row_id};
+use super::rows::{Columns, as_row_id, later, until};
 use super::{Inner, error};
 use crate::domain::delivery::{DeliveryState, Target};
 use crate::store::Result;
 use crate::store::accept::MessageState;
 use crate::store::status::{
-    Cancelled, MessagePage, MessageQuery, MessageStatus, Paused, TargetStatus, done_state,
+    Cancelled, MessagePage, MessageQuery, MessageStatus, Pause, Paused, TargetStatus, done_state,
 };
 
 /// Every row (0), dead letter (1) and receipt (2) of the messages whose row ids are in `ids`.
@@ -27,7 +27,7 @@ const PARTS: &str = "
     FROM oncegate_dead_letters WHERE row_id IN ids AND tenant = ?1 {filter}
     UNION ALL
     SELECT 2, row_id, target_no, kind, target, message_id, type, deduplication_id, attempts,
-           NULL, NULL, sent_at, NULL
+           NULL, NULL, sent_at, error_kind
     FROM oncegate_receipts WHERE row_id IN ids AND tenant = ?1 {filter}
     ORDER BY row_id, target_no, place";
 
@@ -48,6 +48,12 @@ const PAGE: &str = "
 const PAGE_OF_DEAD: &str = "
     WITH ids (id) AS MATERIALIZED (
         SELECT DISTINCT row_id FROM oncegate_dead_letters
+        WHERE tenant = ?1 AND row_id > ?2 {where} ORDER BY row_id LIMIT ?3)";
+
+/// The filter on `kind` is a literal, so that an index of its kind may serve.
+const PAGE_OF_MADE: &str = "
+    WITH ids (id) AS MATERIALIZED (
+        SELECT DISTINCT row_id FROM oncegate_receipts
         WHERE tenant = ?1 AND row_id > ?2 {where} ORDER BY row_id LIMIT ?3)";
 
 /// A table's row of [`PARTS`].
@@ -113,9 +119,7 @@ pub(super) async fn message(store: &Inner, tenant: &str, id: &str) -> Result<Opt
 }
 
 pub(super) async fn messages(store: &Inner, asked: &MessageQuery) -> Result<MessagePage> {
-    let Some(sql) = page_sql(asked) else {
-        return Ok(MessagePage::default());
-    };
+    let sql = page_sql(asked);
     let limit = asked.limit as usize;
     let mut reader = store.reader().await?;
     let rows = sqlx::query(AssertSqlSafe(sql))
@@ -139,15 +143,15 @@ pub(super) async fn messages(store: &Inner, asked: &MessageQuery) -> Result<Mess
     Ok(MessagePage { items: page.into_iter().filter_map(|(_, parts)| together(parts)).collect(), next })
 }
 
-/// `None`: what is asked for never has rows.
-fn page_sql(asked: &MessageQuery) -> Option<String> {
+fn page_sql(asked: &MessageQuery) -> String {
     let mut filters = match asked.state {
         None => String::new(),
         Some(MessageState::Scheduled) => "AND state = 0 ".to_owned(),
         Some(MessageState::Pending) => "AND state <> 0 AND attempts = 0 ".to_owned(),
         Some(MessageState::Retrying) => "AND state <> 0 AND attempts > 0 ".to_owned(),
         Some(MessageState::Dead) => String::new(),
-        Some(MessageState::Sent | MessageState::Handled) => return None,
+        Some(MessageState::Sent) => "AND kind = 0 ".to_owned(),
+        Some(MessageState::Handled) => "AND kind = 1 ".to_owned(),
     };
     for (asked, filter) in [
         (&asked.kind, "AND type = ?4 "),
@@ -158,8 +162,12 @@ fn page_sql(asked: &MessageQuery) -> Option<String> {
             filters.push_str(filter);
         }
     }
-    let page = if asked.state == Some(MessageState::Dead) { PAGE_OF_DEAD } else { PAGE };
-    Some(format!("{}{}", page.replace("{where}", &filters), PARTS.replace("{filter}", "")))
+    let page = match asked.state {
+        Some(MessageState::Dead) => PAGE_OF_DEAD,
+        Some(MessageState::Sent | MessageState::Handled) => PAGE_OF_MADE,
+        _ => PAGE,
+    };
+    format!("{}{}", page.replace("{where}", &filters), PARTS.replace("{filter}", ""))
 }
 
 const CANCEL: &str = "DELETE FROM oncegate_deliveries WHERE row_id = ?1 RETURNING claim_key";
@@ -199,16 +207,24 @@ pub(super) async fn cancel(store: &Arc<Inner>, tenant: &str, id: &str) -> Result
         .await
 }
 
-const PAUSED: &str = "SELECT kind, name AS target FROM oncegate_targets ORDER BY kind, name";
+const PAUSED: &str = "
+    SELECT kind, name AS target, paused_until FROM oncegate_targets
+    WHERE paused_until IS NULL OR paused_until > ?1 ORDER BY kind, name";
+/// The longer one stands; none is the longest.
 const PAUSE: &str = "
-    INSERT INTO oncegate_targets (kind, name, paused_at) VALUES (?1, ?2, ?3)
-    ON CONFLICT (kind, name) DO NOTHING";
+    INSERT INTO oncegate_targets (kind, name, paused_at, paused_until) VALUES (?1, ?2, ?3, ?4)
+    ON CONFLICT (kind, name) DO UPDATE SET paused_until = max(paused_until, excluded.paused_until)";
 const RESUME: &str = "DELETE FROM oncegate_targets WHERE kind = ?1 AND name = ?2";
 
-pub(super) async fn paused(store: &Inner) -> Result<Vec<Target>> {
+pub(super) async fn paused(store: &Inner) -> Result<Vec<Pause>> {
+    let now = store.now();
     let mut reader = store.reader().await?;
-    let rows = sqlx::query(PAUSED).fetch_all(&mut *reader).await.map_err(error::of)?;
-    rows.iter().map(Columns::target).collect()
+    let rows = sqlx::query(PAUSED).bind(now).fetch_all(&mut *reader).await.map_err(error::of)?;
+    let read = |row: &SqliteRow| {
+        let ends_in = row.int_opt("paused_until")?.map(|end| until(end, now));
+        Ok(Pause { target: row.target()?, ends_in })
+    };
+    rows.iter().map(read).collect()
 }
 
 pub(super) async fn set_paused(store: &Arc<Inner>, target: &Target, paused: Paused) -> Result<()> {
@@ -216,13 +232,11 @@ pub(super) async fn set_paused(store: &Arc<Inner>, target: &Target, paused: Paus
     store
         .write(move |connection, now| {
             Box::pin(async move {
+                let sql = if paused == Paused::No { RESUME } else { PAUSE };
+                let query = sqlx::query(sql).bind(target.kind as i16).bind(&*target.name);
                 let query = match paused {
-                    Paused::Yes => sqlx::query(PAUSE),
-                    Paused::No => sqlx::query(RESUME),
-                };
-                let query = query.bind(target.kind as i16).bind(&*target.name);
-                let query = match paused {
-                    Paused::Yes => query.bind(now),
+                    Paused::Yes => query.bind(now).bind(None::<i64>),
+                    Paused::For(duration) => query.bind(now).bind(later(now, duration)),
                     Paused::No => query,
                 };
                 query.execute(connection).await.map_err(error::of)?;
@@ -236,14 +250,14 @@ pub(super) async fn set_paused(store: &Arc<Inner>, target: &Target, paused: Paus
 #[cfg(test)]
 pub(super) fn statements() -> Vec<String> {
     let mut all = vec![of_id_sql()];
-    use MessageState::{Dead, Pending, Retrying, Scheduled};
-    for state in [None, Some(Scheduled), Some(Pending), Some(Retrying), Some(Dead)] {
+    use MessageState::{Dead, Handled, Pending, Retrying, Scheduled, Sent};
+    for state in [Scheduled, Pending, Retrying, Dead, Sent, Handled].map(Some).into_iter().chain([None]) {
         for given in 0..8_u8 {
             let filter = |bit: u8| (given & bit != 0).then(|| "x".to_owned());
             let (kind, deduplication_id, correlation_id) = (filter(1), filter(2), filter(4));
             let asked =
                 MessageQuery { state, kind, deduplication_id, correlation_id, ..MessageQuery::default() };
-            all.extend(page_sql(&asked));
+            all.push(page_sql(&asked));
         }
     }
     all.extend([CANCEL, FREE, PAUSED, PAUSE, RESUME].map(str::to_owned));

@@ -16,6 +16,7 @@ use super::headers::{sign, written};
 use super::{Ack, Context, Reply, Transport, answer};
 use crate::config;
 use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault};
+use crate::domain::policy::Cause;
 use crate::domain::{Clock, cloudevents, media, wire};
 
 /// A handler's answer with a response for the caller, and messages to be published.
@@ -67,7 +68,8 @@ impl Handler {
     /// What is known of the request when there is no answer.
     pub async fn call(&self, delivery: &Delivery) -> Result<Response, CallError> {
         let headers = self.headers(delivery).map_err(CallError::NotSent)?;
-        let not_sent = |text: String| CallError::NotSent(Failure::new(Fault::Target, text));
+        let not_sent =
+            |text: String| CallError::NotSent(Failure::new(Fault::Target, text).cause(Cause::Unreachable));
         let url = self.config.url().map_err(not_sent)?;
         let request = self.client.post(url).await.map_err(|refused| not_sent(refused.to_string()))?;
         let sent = request.headers(headers).body(delivery.message.body.clone()).send().await;
@@ -109,13 +111,14 @@ impl Handler {
             match response.chunk().await {
                 Ok(Some(chunk)) if body.len() + chunk.len() > self.max_reply_bytes => {
                     let text = format!("its reply is larger than {} bytes", self.max_reply_bytes);
-                    return Err(Failure::new(Fault::Message(DeadKind::InvalidReply), text));
+                    let failure = Failure::new(Fault::Message(DeadKind::InvalidReply), text);
+                    return Err(failure.cause(Cause::InvalidReply));
                 }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Ok(None) => return Ok(body.into()),
                 Err(error) => {
                     let text = format!("its reply did not come whole: {}", describe(error));
-                    return Err(Failure::new(Fault::Attempt, text));
+                    return Err(Failure::new(Fault::Attempt, text).cause(Cause::Lost));
                 }
             }
         }
@@ -139,7 +142,9 @@ impl Transport for Handler {
             let mut response = match self.call(delivery).await {
                 Ok(response) => response,
                 Err(CallError::NotSent(failure)) => return Err(failure),
-                Err(CallError::Lost(text)) => return Err(Failure::new(Fault::Attempt, text)),
+                Err(CallError::Lost(text)) => {
+                    return Err(Failure::new(Fault::Attempt, text).cause(Cause::Lost));
+                }
             };
             if !response.status().is_success() {
                 return Err(answer::failure(response, &self.clock).await);
@@ -150,7 +155,8 @@ impl Transport for Handler {
             }
         };
         tokio::time::timeout(self.timeout(), attempt).await.unwrap_or_else(|_| {
-            Err(Failure::new(Fault::Attempt, format!("no answer within {:?}", self.timeout())))
+            let text = format!("no answer within {:?}", self.timeout());
+            Err(Failure::new(Fault::Attempt, text).cause(Cause::Timeout))
         })
     }
 

@@ -183,6 +183,7 @@ impl Real {
             timeout: Duration::from_secs(5),
             lease: Duration::from_secs(15),
             max_in_flight: 8,
+            pace: None,
             retry: Backoff { max_attempts: 3, initial: Duration::from_secs(1), max: Duration::from_secs(1) },
             breaker: breaker::Settings { failures: 50, open: Duration::from_secs(1) },
             paused: true,

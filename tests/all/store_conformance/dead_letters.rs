@@ -320,6 +320,11 @@ pub async fn work_that_another_message_took_is_a_duplicate_unless_forced(bench: 
     assert!(bench.store.hindrances(&forced).await.unwrap().is_empty());
     assert_eq!(bench.store.count_replayable(&forced).await.unwrap(), 1);
     assert_eq!(replayed(bench, &forced).await, 1);
+    let taken = take(&bench.store, &orders(), 10, HOUR).await;
+    let mut forced: Vec<_> =
+        taken.iter().map(|taken| (taken.delivery.message.id.as_str(), taken.forced)).collect();
+    forced.sort_unstable();
+    assert_eq!(forced, [("first", true), ("second", false)]);
     let claim = bench.store.claim_of(work_key("w")).await.unwrap().unwrap();
     assert_eq!(claim.message_id.as_deref(), Some("second"), "the claim is the other's still");
 }

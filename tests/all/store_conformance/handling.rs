@@ -9,7 +9,7 @@ use oncegate::domain::{RowKey, Token};
 use oncegate::store::Shared;
 use oncegate::store::accept::{Message, MessageOutcome};
 use oncegate::store::claims::{ClaimState, Claimed, NewClaim};
-use oncegate::store::deliveries::{Counted, Settled, Settlement, Take};
+use oncegate::store::deliveries::{Counted, Receipt, Settle, Settled, Settlement, Take};
 use oncegate::store::inbox::{Conclusion, Handling, Held, HeldClaim};
 
 use super::backends::Bench;
@@ -105,7 +105,11 @@ pub async fn a_fenced_conclusion_writes_nothing(bench: &Bench) {
 
 pub async fn a_failure_releases_the_claim_with_its_delivery(bench: &Bench) {
     let store = &bench.store;
-    for failure in [retry, |row, token, _, _| dead(row, token)] {
+    let discard = |row, token, _, _| {
+        let outcome = Settle::Discard { receipt: Receipt::Keep, error: String::new() };
+        Settlement { row, token, outcome }
+    };
+    for failure in [retry, |row, token, _, _| dead(row, token), discard] {
         let (message, owner) = leased(store, HOUR).await;
         let own = token();
         assert!(has(store, &handling("w", row(&message, 0), owner, own, HOUR)).await);

@@ -39,6 +39,28 @@ pub async fn done_removes_the_row_and_leaves_a_receipt(bench: &Bench) {
     assert!(bench.store.message("", &dropped.message.id).await.unwrap().is_none());
 }
 
+pub async fn what_is_discarded_leaves_a_receipt_that_says_so_and_needs_its_token(bench: &Bench) {
+    let [kept, dropped] = [message(), message()];
+    put(&bench.store, vec![kept.clone(), dropped.clone()]).await;
+    let owner = token();
+    take_as(&bench.store, &orders(), 10, HOUR, owner).await;
+    let discard = |message: &oncegate::store::accept::Message, token, receipt| Settlement {
+        row: row(message, 0),
+        token,
+        outcome: Settle::Discard { receipt, error: "no".into() },
+    };
+    assert_eq!(settle(&bench.store, discard(&kept, token(), Receipt::Keep)).await, Settled::Fenced);
+    assert_eq!(bench.count("deliveries").await, 2);
+    let batch = [discard(&kept, owner, Receipt::Keep), discard(&dropped, owner, Receipt::Drop)];
+    assert_eq!(bench.store.settle(&batch).await.unwrap(), [Settled::Yes; 2]);
+    assert_eq!(bench.store.settle(&batch).await.unwrap(), [Settled::Fenced; 2]);
+    assert_eq!((bench.count("deliveries").await, bench.count("receipts").await), (0, 1));
+    assert_eq!(bench.count("dead_letters").await, 0);
+    let told = only_target(bench, &kept.message.id).await;
+    assert_eq!((told.state, told.attempts), (MessageState::Sent, 1));
+    assert_eq!(told.error_kind.as_deref(), Some("Discarded"));
+}
+
 /// A late success of one node is a success, even while another has the row.
 pub async fn done_needs_no_token(bench: &Bench) {
     let [waiting, scheduled, elsewhere] = [

@@ -7,7 +7,7 @@ use oncegate::domain::delivery::Target;
 use oncegate::store::accept::{Message, MessageState};
 use oncegate::store::deliveries::Counted;
 use oncegate::store::look::Seen;
-use oncegate::store::status::{Cancelled, MessageQuery, Paused, Retention};
+use oncegate::store::status::{Cancelled, MessageQuery, Pause, Paused, Retention};
 
 use super::backends::Bench;
 use super::build::*;
@@ -140,6 +140,67 @@ pub async fn messages_are_found_by_what_they_are(bench: &Bench) {
     );
 }
 
+pub async fn what_was_delivered_is_found_by_its_receipts(bench: &Bench) {
+    let [out, work] = [Target::destination("out"), Target::handler("work")];
+    let mut messages: Vec<Message> = (0..7)
+        .map(|n| {
+            let message = message_with(|message| {
+                message.id = format!("m{n}");
+                message.kind = if n % 2 == 0 { "even".into() } else { "odd".into() };
+                message.deduplication_id = Some(format!("d{n}"));
+                message.correlation_id = Some(format!("c{}", n / 3));
+            });
+            to(message, &[out.clone(), work.clone()])
+        })
+        .collect();
+    messages.sort_by_key(|message| message.row_id);
+    let ids = |messages: &[Message]| messages.iter().map(|m| m.message.id.clone()).collect::<Vec<_>>();
+    put(&bench.store, messages.clone()).await;
+    put(&bench.store, vec![message_with(|message| message.id = "waits".into())]).await;
+    let foreign = message_with(|message| {
+        message.id = "foreign".into();
+        message.tenant = "acme".into();
+    });
+    put(&bench.store, vec![foreign.clone()]).await;
+    // Of the first five the destination is done, of the last four the handler.
+    let mut batch: Vec<_> = messages[..5].iter().map(|message| done(row(message, 0))).collect();
+    batch.extend(messages[3..].iter().map(|message| done(row(message, 1))));
+    batch.push(done(row(&foreign, 0)));
+    bench.store.settle(&batch).await.unwrap();
+    let find = async |state: MessageState, change: &(dyn Fn(&mut MessageQuery) + Sync)| {
+        let mut query = MessageQuery { limit: 2, state: Some(state), ..MessageQuery::default() };
+        change(&mut query);
+        let mut found = Vec::new();
+        loop {
+            let page = bench.store.messages(&query).await.unwrap();
+            assert!(
+                page.items.len() <= 2
+                    && page.items.iter().all(|item| item.id == "foreign" || item.targets.len() == 2)
+            );
+            found.extend(page.items.into_iter().map(|item| item.id));
+            match page.next {
+                Some(next) => query.cursor = Some(next),
+                None => return found,
+            }
+        }
+    };
+    let (sent, handled) = (MessageState::Sent, MessageState::Handled);
+    assert_eq!(find(sent, &|_| {}).await, ids(&messages[..5]));
+    assert_eq!(find(handled, &|_| {}).await, ids(&messages[3..]));
+    assert_eq!(find(handled, &|q| q.deduplication_id = Some("d1".into())).await.len(), {
+        usize::from(messages[3..].iter().any(|m| m.message.id == "m1"))
+    });
+    for (state, range) in [(sent, &messages[..5]), (handled, &messages[3..])] {
+        let those = |keep: &dyn Fn(&Message) -> bool| {
+            ids(&range.iter().filter(|m| keep(m)).cloned().collect::<Vec<_>>())
+        };
+        assert_eq!(find(state, &|q| q.kind = Some("odd".into())).await, those(&|m| m.message.kind == "odd"));
+        let correlated = those(&|m| m.message.correlation_id.as_deref() == Some("c1"));
+        assert_eq!(find(state, &|q| q.correlation_id = Some("c1".into())).await, correlated);
+    }
+    assert_eq!(find(sent, &|q| q.tenant = "acme".into()).await, ["foreign"]);
+}
+
 /// wolverine 6.29: pages 0 and 1 were the same.
 pub async fn messages_are_listed_a_page_at_a_time(bench: &Bench) {
     let targets = [Target::destination("a"), Target::destination("b")];
@@ -217,15 +278,39 @@ pub async fn cancelling_leaves_the_claim_of_another_message(bench: &Bench) {
 pub async fn a_pause_is_for_all_and_remembered(bench: &Bench) {
     let other = bench.another().await;
     let [orders, handler] = [Target::destination("orders"), Target::handler("orders")];
+    let for_good = |target: &Target| Pause { target: target.clone(), ends_in: None };
     for _ in 0..2 {
         bench.store.set_paused(&orders, Paused::Yes).await.unwrap();
-        assert_eq!(other.paused().await.unwrap(), std::slice::from_ref(&orders));
+        assert_eq!(other.paused().await.unwrap(), [for_good(&orders)]);
     }
     other.set_paused(&handler, Paused::Yes).await.unwrap();
     bench.store.set_paused(&orders, Paused::No).await.unwrap();
     bench.store.set_paused(&orders, Paused::No).await.unwrap();
     other.close().await;
-    assert_eq!(bench.another().await.paused().await.unwrap(), [handler]);
+    assert_eq!(bench.another().await.paused().await.unwrap(), [for_good(&handler)]);
+}
+
+pub async fn a_pause_for_a_while_ends_by_itself_and_never_shortens_a_longer_one(bench: &Bench) {
+    let store = &bench.store;
+    let target = Target::handler("rebuild");
+    let ends_in = async || store.paused().await.unwrap().pop().map(|pause| pause.ends_in);
+    store.set_paused(&target, Paused::For(HOUR)).await.unwrap();
+    store.set_paused(&target, Paused::For(SHORT)).await.unwrap();
+    let left = ends_in().await.unwrap().unwrap();
+    assert!(left <= HOUR && left > HOUR / 2, "{left:?}");
+    store.set_paused(&target, Paused::Yes).await.unwrap();
+    store.set_paused(&target, Paused::For(HOUR)).await.unwrap();
+    assert_eq!(ends_in().await, Some(None), "until somebody resumes it");
+    store.set_paused(&target, Paused::No).await.unwrap();
+    assert_eq!(ends_in().await, None);
+    store.set_paused(&target, Paused::For(SHORT)).await.unwrap();
+    bench.pass(LONGER).await;
+    assert_eq!(ends_in().await, None, "it is over");
+    let keep = Retention { receipts: HOUR, dead_letters: HOUR };
+    store.purge(100, &keep).await.unwrap();
+    assert_eq!(bench.count("targets").await, 0, "and forgotten");
+    store.set_paused(&target, Paused::For(HOUR)).await.unwrap();
+    assert!(ends_in().await.is_some());
 }
 
 /// All that an idle node asks for, in one question.
@@ -243,7 +328,7 @@ pub async fn a_look_sees_what_there_is_to_do(bench: &Bench) {
     put(&bench.store, vec![message(), late]).await;
     bench.store.set_paused(&other, Paused::Yes).await.unwrap();
     let seen = bench.store.look(&asked, Some(&keep)).await.unwrap();
-    let expected = Seen { due: vec![None, Some(Duration::ZERO)], paused: vec![other], ..Seen::default() };
+    let expected = Seen { due: vec![None, Some(Duration::ZERO)], paused: vec![Pause { target: other, ends_in: None }], ..Seen::default() };
     assert_eq!(seen, expected);
 
     bench.store.claim(&claim("1", token(), SHORT)).await.unwrap();

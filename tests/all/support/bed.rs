@@ -83,6 +83,12 @@ impl Bed {
         self.number(sql("oncegate_"), sql("oncegate.")).await
     }
 
+    /// How often a delivery has been taken without being settled, at most.
+    pub async fn most_takes(&self) -> u64 {
+        let sql = |table: &str| format!("SELECT CAST(coalesce(max(taken), 0) AS bigint) FROM {table}");
+        self.number(sql("oncegate_deliveries"), sql("oncegate.deliveries")).await
+    }
+
     /// How many different messages have deliveries, or receipts of them.
     pub async fn distinct_messages(&self) -> u64 {
         let sql = |prefix: &str| {
