@@ -28,3 +28,7 @@ doc:
 # Writes openapi/openapi.json anew.
 openapi:
     ONCEGATE_WRITE_OPENAPI=1 cargo test --test all openapi::the_committed
+
+# The promises about large numbers, in full, with what was measured.
+full:
+    ONCEGATE_FULL=1 cargo nextest run -E 'test(/of_many_each_is_sent|many_dead_letters_hold|groups_of_ends/)' --no-capture

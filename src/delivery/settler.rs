@@ -1,5 +1,6 @@
 //! Writes what attempts came to: whatever is queued, in one commit, until the store has it.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,13 @@ use crate::store::{self, ErrorKind};
 const QUEUE: usize = 4_096;
 /// Settlements per commit.
 const BATCH: usize = 500;
-/// Ends of handlers' work that are written at the same time.
+/// Ends of handlers' work per commit, and what they publish.
+const GROUP: usize = 100;
+const GROUP_MESSAGES: usize = 500;
+const GROUP_BYTES: usize = 4 * 1024 * 1024;
+/// Groups that are written at the same time, so that one prepares while the other waits for its commit.
+const GROUPS: usize = 2;
+/// Ends that are written one by one, at the same time.
 const CONCLUDING: usize = 4;
 
 /// A settlement and what is said of it once it is written.
@@ -37,6 +44,17 @@ pub(super) struct Work {
     pub messages: Vec<accept::Message>,
     /// Kept until the end is written.
     pub _renewal: Option<Renewal>,
+}
+
+impl Item {
+    fn conclusion(&self, shared: &Shared) -> Conclusion {
+        Conclusion {
+            settlement: Some(self.settlement.clone()),
+            claims: self.work.claim.iter().cloned().collect(),
+            messages: self.work.messages.clone(),
+            token: shared.random.token(),
+        }
+    }
 }
 
 impl Work {
@@ -90,8 +108,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Item>) {
                 report(&shared, &item, settled);
             }
         }
-        // Each in a commit of its own; several at the same time, so that they share the waiting.
-        stream::iter(worked).for_each_concurrent(CONCLUDING, |item| conclude(&shared, item)).await;
+        stream::iter(groups(worked)).for_each_concurrent(GROUPS, |group| conclude_all(&shared, group)).await;
         *lock(&shared.settler.busy_since) = None;
     }
 }
@@ -126,14 +143,62 @@ async fn write(shared: &Shared, batch: &[Settlement]) -> Vec<Option<Settled>> {
     }
 }
 
+/// Splits what is to be written into groups, in each of which no work is published twice.
+fn groups(items: Vec<Item>) -> Vec<Vec<Item>> {
+    let mut groups: Vec<Vec<Item>> = Vec::new();
+    let (mut keys, mut messages, mut bytes) = (HashSet::new(), 0, 0);
+    for item in items {
+        let published = &item.work.messages;
+        let own: Vec<_> =
+            published.iter().filter_map(|message| message.claim.as_ref()).map(|claim| claim.key).collect();
+        let own_messages = published.len();
+        let own_bytes: usize = published.iter().map(|message| message.message.body.len()).sum();
+        match groups.last_mut() {
+            Some(group)
+                if group.len() < GROUP
+                    && messages + own_messages <= GROUP_MESSAGES
+                    && bytes + own_bytes <= GROUP_BYTES
+                    && own.iter().all(|key| !keys.contains(key)) =>
+            {
+                group.push(item);
+            }
+            _ => {
+                keys.clear();
+                (messages, bytes) = (0, 0);
+                groups.push(vec![item]);
+            }
+        }
+        messages += own_messages;
+        bytes += own_bytes;
+        keys.extend(own);
+    }
+    groups
+}
+
+/// Ends several handlers' works in one commit; where that cannot be done, one by one.
+async fn conclude_all(shared: &Shared, group: Vec<Item>) {
+    if group.len() > 1 {
+        let conclusions: Vec<Conclusion> = group.iter().map(|item| item.conclusion(shared)).collect();
+        match shared.store.conclude_all(&conclusions).await {
+            Ok(concluded) => {
+                shared.store_answered();
+                for ((item, conclusion), concluded) in group.iter().zip(&conclusions).zip(concluded) {
+                    report(shared, item, Some(concluded.settled));
+                    published(shared, &conclusion.messages, &concluded.messages);
+                }
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%error, works = group.len(), "a group of outcomes is written one by one");
+            }
+        }
+    }
+    stream::iter(group).for_each_concurrent(CONCLUDING, |item| conclude(shared, item)).await;
+}
+
 /// Ends a handler's work: its delivery, its claim and what it published, in one commit.
 async fn conclude(shared: &Shared, mut item: Item) {
-    let mut conclusion = Conclusion {
-        settlement: Some(item.settlement.clone()),
-        claims: item.work.claim.iter().cloned().collect(),
-        messages: std::mem::take(&mut item.work.messages),
-        token: shared.random.token(),
-    };
+    let mut conclusion = item.conclusion(shared);
     let mut wait = Duration::from_millis(100);
     let concluded = loop {
         match shared.store.conclude(&conclusion).await {

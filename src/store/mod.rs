@@ -165,6 +165,14 @@ pub trait Store: Send + Sync + 'static {
     /// published. Whatever of it is no longer held, fences all of it.
     async fn conclude(&self, conclusion: &inbox::Conclusion) -> Result<inbox::Concluded>;
 
+    /// Ends several works, each of a delivery of its own, in one commit; one answer each, in order. Each is written
+    /// whole or fenced as by [`conclude`](Self::conclude). The caller guarantees that no claim key of a message occurs
+    /// twice in the group.
+    ///
+    /// # Errors
+    /// Nothing of the group is written (or it is not known): each is to be ended by itself then.
+    async fn conclude_all(&self, conclusions: &[inbox::Conclusion]) -> Result<Vec<inbox::Concluded>>;
+
     // --- dead letters ---
 
     /// A page of a tenant's dead letters, oldest first. Those that are there all the while come exactly once.

@@ -38,6 +38,8 @@ on_both_stores! {
     a_handler_slower_than_its_lease_does_not_run_twice
     a_message_without_a_needed_id_is_given_up_on
     a_message_that_comes_again_under_its_id_is_recognised
+    what_was_handled_is_recognised_for_as_long_as_it_is_kept
+    a_message_is_not_handled_after_its_deliver_by
     a_killed_node_leaves_nothing_undone_and_nothing_claimed
     a_reply_publishes_in_the_commit_that_settles
     a_reply_that_cannot_be_published_publishes_nothing
@@ -229,6 +231,47 @@ async fn a_message_that_comes_again_under_its_id_is_recognised(store: &str) {
     settled(&gateway, "rebuild").await;
     let with_id = receiver.received().iter().filter(|one| one.header("id") == "m-1").count();
     assert_eq!((with_id, receiver.count()), (1, 4), "without an id of its own each is another message");
+}
+
+async fn what_was_handled_is_recognised_for_as_long_as_it_is_kept(store: &str) {
+    const KEPT: Duration = Duration::from_secs(3);
+    let receiver = Receiver::start().await;
+    let config =
+        config(store, &receiver, "").replace("[durability]\n", "[durability]\nkeep_handled = '3s'\n");
+    let gateway = Gateway::start(&config).await;
+    let message = json!({"id": "m-1", "type": "projection.rebuild", "data": 1});
+    // Again and again, until it is run a second time.
+    let received = eventually(SOON, "it is forgotten", async || {
+        publish(&gateway, &message).await;
+        settled(&gateway, "rebuild").await;
+        let received = receiver.received();
+        (received.len() > 1).then_some(received)
+    })
+    .await;
+    let apart = received[1].at.duration_since(received[0].at);
+    assert!(apart >= KEPT, "{apart:?}");
+    assert!(gateway.stderr().contains("the handler has done this work"));
+}
+
+async fn a_message_is_not_handled_after_its_deliver_by(store: &str) {
+    let receiver = Receiver::start().await;
+    let gateway = Gateway::start(&config(store, &receiver, "")).await;
+    let paused = gateway.client().post(gateway.url("/v1/targets/rebuild/pause")).send().await.unwrap();
+    assert_eq!(paused.status(), 204);
+    let by = oncegate::domain::Clock::system().now() + chrono::Duration::seconds(3);
+    let late = publish(&gateway, &json!({"type": "projection.rebuild", "deliverBy": by})).await["id"].clone();
+    let other = publish(&gateway, &json!({"type": "projection.rebuild"})).await["id"].clone();
+    // However long nobody may handle it.
+    eventually(SOON, "it has expired", async || {
+        when(state(&gateway, &late).await["handlers"][0]["state"] == "dead")
+    })
+    .await;
+    assert_eq!(state(&gateway, &late).await["handlers"][0]["errorKind"], "Expired");
+    let resumed = gateway.client().post(gateway.url("/v1/targets/rebuild/resume")).send().await.unwrap();
+    assert_eq!(resumed.status(), 204);
+    settled(&gateway, "rebuild").await;
+    let received = receiver.received();
+    assert_eq!((received.len(), received[0].header("id")), (1, other.as_str().unwrap()));
 }
 
 /// Before, during and after the handler's run: never zero times, and once where the handler uses its key.

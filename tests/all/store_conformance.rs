@@ -101,6 +101,8 @@ macro_rules! conforms {
                 handling:
                     a_handling_is_confirmed_with_its_delivery_and_what_it_published
                     a_fenced_conclusion_writes_nothing
+                    a_group_of_ends_is_one_commit_and_the_fenced_write_nothing
+                    groups_of_ends_against_single_ones
                     a_failure_releases_the_claim_with_its_delivery
                     the_next_taker_of_a_row_takes_its_claim_over
                     nobody_else_takes_a_claim_over_by_an_equal_message_id

@@ -1,5 +1,6 @@
 //! Handling: claims of deliveries, leases renewed, and the commit that ends it.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::claims::{self, FIND, TRIES, claim_columns};
@@ -44,6 +45,17 @@ pub(super) const RENEW_CLAIMS: &str = "UPDATE oncegate.deduplication c SET expir
 /// The row stays as it is until the commit.
 pub(super) const LOCK: &str = "SELECT 1 FROM oncegate.deliveries
      WHERE row_id = $1 AND target_no = $2 AND token = $3 AND state = 2 FOR UPDATE";
+
+/// The same for several, in key order.
+pub(super) const LOCK_ROWS: &str = "SELECT d.row_id, d.target_no FROM oncegate.deliveries d
+     JOIN unnest($1::uuid[], $2::smallint[], $3::bigint[]) AS t(row_id, target_no, token)
+        ON d.row_id = t.row_id AND d.target_no = t.target_no AND d.token = t.token
+     WHERE d.state = 2 ORDER BY d.row_id, d.target_no FOR UPDATE OF d";
+
+/// Those of these claims that are held and not confirmed; they stay so until the commit.
+pub(super) const LOCK_CLAIMS: &str = "SELECT c.key FROM oncegate.deduplication c
+     JOIN unnest($1::uuid[], $2::bigint[]) AS t(key, token) ON c.key = t.key AND c.token = t.token
+     WHERE NOT c.confirmed ORDER BY c.key FOR UPDATE OF c";
 
 /// Also of a lease that has ended, as long as nobody took it over.
 pub(super) const CONFIRM: &str = "UPDATE oncegate.deduplication c
@@ -134,6 +146,16 @@ enum Stop {
     Fault(Fault),
 }
 
+impl Stop {
+    /// Where everything was locked before.
+    fn unexpected(self) -> Fault {
+        match self {
+            Self::Fault(fault) => fault,
+            Self::Fenced => Fault::new(Class::Other, ErrorKind::Internal, "what was locked is not held"),
+        }
+    }
+}
+
 impl From<Fault> for Stop {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
@@ -169,7 +191,7 @@ async fn write(
             return Err(Stop::Fenced);
         }
     }
-    end_claims(session, conclusion).await?;
+    end_claims(session, &conclusion.claims.iter().collect::<Vec<_>>(), conclusion.is_done()).await?;
     let messages = if conclusion.messages.is_empty() {
         Vec::new()
     } else {
@@ -182,22 +204,23 @@ async fn write(
         }
     };
     if let Some(settlement) = &conclusion.settlement
-        && settle::within(session, store, settlement).await? == Settled::Fenced
+        && settle::within(session, store, &[settlement]).await? != [Settled::Yes]
     {
         return Err(Stop::Fenced);
     }
     Ok(Concluded { settled: Settled::Yes, messages })
 }
 
-async fn end_claims(session: &mut Session<'_>, conclusion: &Conclusion) -> Result<(), Stop> {
-    let mut claims: Vec<&HeldClaim> = conclusion.claims.iter().collect();
+/// Confirms them if the work was done, else releases them.
+async fn end_claims(session: &mut Session<'_>, claims: &[&HeldClaim], done: bool) -> Result<(), Stop> {
+    let mut claims = claims.to_vec();
     if claims.is_empty() {
         return Ok(());
     }
     claims.sort_unstable_by_key(|claim| claim.key);
     let keys: Vec<_> = claims.iter().map(|claim| claim.key.0).collect();
     let tokens: Vec<_> = claims.iter().map(|claim| claim.token.0).collect();
-    if !conclusion.is_done() {
+    if !done {
         session.execute(sqlx::query(RELEASE).bind(keys).bind(tokens)).await?;
         return Ok(());
     }
@@ -210,6 +233,83 @@ async fn end_claims(session: &mut Session<'_>, conclusion: &Conclusion) -> Resul
         return Err(Stop::Fenced);
     }
     Ok(())
+}
+
+pub(super) async fn conclude_all(store: &Postgres, conclusions: &[Conclusion]) -> Result<Vec<Concluded>> {
+    let mut session = store.pool.session(Mode::Transaction).await?;
+    let result = write_all(&mut session, store, conclusions).await;
+    Ok(session.finish(result).await?)
+}
+
+/// Locks everything first, so that nothing is written of those that are fenced.
+async fn write_all(
+    session: &mut Session<'_>,
+    store: &Postgres,
+    conclusions: &[Conclusion],
+) -> Result<Vec<Concluded>, Fault> {
+    let held = held(session, conclusions).await?;
+    let whole: Vec<&Conclusion> =
+        conclusions.iter().zip(&held).filter(|(_, held)| **held).map(|(conclusion, _)| conclusion).collect();
+    for done in [true, false] {
+        let of_these = whole.iter().filter(|conclusion| conclusion.is_done() == done);
+        let claims: Vec<&HeldClaim> = of_these.flat_map(|conclusion| &conclusion.claims).collect();
+        end_claims(session, &claims, done).await.map_err(Stop::unexpected)?;
+    }
+    let requests: Vec<_> =
+        whole.iter().filter(|conclusion| !conclusion.messages.is_empty()).map(|c| c.request()).collect();
+    let mut published = accept::within_all(session, store, &requests).await?.into_iter();
+    let settlements: Vec<&Settlement> =
+        whole.iter().filter_map(|conclusion| conclusion.settlement.as_ref()).collect();
+    if settle::within(session, store, &settlements).await?.contains(&Settled::Fenced) {
+        return Err(Stop::Fenced.unexpected());
+    }
+    let mut concluded = Vec::with_capacity(conclusions.len());
+    for (conclusion, held) in conclusions.iter().zip(held) {
+        concluded.push(match (held, conclusion.messages.is_empty()) {
+            (false, _) => Concluded::fenced(),
+            (true, true) => Concluded { settled: Settled::Yes, messages: Vec::new() },
+            (true, false) => match published.next() {
+                Some(Outcome::Stored(messages)) => Concluded { settled: Settled::Yes, messages },
+                _ => return Err(Stop::Fenced.unexpected()),
+            },
+        });
+    }
+    Ok(concluded)
+}
+
+/// Which of these are held whole: their rows and, where they are to be confirmed, their claims.
+async fn held(session: &mut Session<'_>, conclusions: &[Conclusion]) -> Result<Vec<bool>, Fault> {
+    use sqlx::Row;
+    let mut rows: Vec<(RowKey, Token)> = conclusions
+        .iter()
+        .filter_map(|conclusion| conclusion.settlement.as_ref())
+        .map(|settlement| (settlement.row, settlement.token))
+        .collect();
+    rows.sort_unstable_by_key(|(row, _)| *row);
+    let query = sqlx::query(LOCK_ROWS)
+        .bind(rows.iter().map(|(row, _)| row.id).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(row, _)| row.target_no).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(_, token)| token.0).collect::<Vec<_>>());
+    let mut locked_rows = HashSet::new();
+    for row in session.rows(query).await? {
+        locked_rows.insert(RowKey { id: row.try_get("row_id")?, target_no: row.try_get("target_no")? });
+    }
+    let claims: Vec<&HeldClaim> = conclusions.iter().flat_map(|conclusion| &conclusion.claims).collect();
+    let mut locked_claims: HashSet<uuid::Uuid> = HashSet::new();
+    if !claims.is_empty() {
+        let query = sqlx::query(LOCK_CLAIMS)
+            .bind(claims.iter().map(|claim| claim.key.0).collect::<Vec<_>>())
+            .bind(claims.iter().map(|claim| claim.token.0).collect::<Vec<_>>());
+        for row in session.rows(query).await? {
+            locked_claims.insert(row.try_get("key")?);
+        }
+    }
+    let is_held = |conclusion: &Conclusion| {
+        let row = conclusion.settlement.as_ref().is_none_or(|s| locked_rows.contains(&s.row));
+        let claims = || conclusion.claims.iter().all(|claim| locked_claims.contains(&claim.key.0));
+        row && (!conclusion.is_done() || claims())
+    };
+    Ok(conclusions.iter().map(is_held).collect())
 }
 
 /// Whether this very conclusion was written before, and its reply was lost. Where a delivery is settled, the

@@ -88,6 +88,8 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("inbox::RENEW_ROWS", inbox::RENEW_ROWS),
     ("inbox::RENEW_CLAIMS", inbox::RENEW_CLAIMS),
     ("inbox::LOCK", inbox::LOCK),
+    ("inbox::LOCK_ROWS", inbox::LOCK_ROWS),
+    ("inbox::LOCK_CLAIMS", inbox::LOCK_CLAIMS),
     ("inbox::CONFIRM", inbox::CONFIRM),
     ("inbox::CONFIRMED", inbox::CONFIRMED),
     ("inbox::RELEASE", inbox::RELEASE),
@@ -286,6 +288,11 @@ impl Store for Handle {
     async fn conclude(&self, conclusion: &Conclusion) -> Result<Concluded> {
         let conclusion = conclusion.clone();
         self.carry(|store| async move { inbox::conclude(&store, &conclusion).await }).await
+    }
+
+    async fn conclude_all(&self, conclusions: &[Conclusion]) -> Result<Vec<Concluded>> {
+        let conclusions = conclusions.to_vec();
+        self.carry(|store| async move { inbox::conclude_all(&store, &conclusions).await }).await
     }
 
     async fn dead_letters(&self, query: &Query) -> Result<Page> {

@@ -117,17 +117,25 @@ pub(super) async fn settle(store: &Postgres, batch: &[Settlement]) -> Result<Vec
     Ok(batch.iter().map(answer).collect())
 }
 
-/// Settles one delivery within a transaction that is part of something larger.
+/// Settles deliveries within a transaction that is part of something larger.
 pub(super) async fn within(
     session: &mut Session<'_>,
     store: &Postgres,
-    settlement: &Settlement,
-) -> Result<Settled, Fault> {
+    batch: &[&Settlement],
+) -> Result<Vec<Settled>, Fault> {
+    let mut in_order = batch.to_vec();
+    in_order.sort_unstable_by_key(|settlement| settlement.row);
     let mut sorted = Sorted::default();
-    sorted.add(settlement);
+    for settlement in in_order {
+        sorted.add(settlement);
+    }
     let now = store.pool.clock.now();
     let settled = settle_sorted(session, &sorted, || Random.uuid_v7(now)).await?;
-    Ok(if settled.contains(&settlement.row) { Settled::Yes } else { Settled::Fenced })
+    let answer = |settlement: &&Settlement| match settled.contains(&settlement.row) {
+        true => Settled::Yes,
+        false => Settled::Fenced,
+    };
+    Ok(batch.iter().map(answer).collect())
 }
 
 impl<'a> Sorted<'a> {

@@ -101,24 +101,43 @@ pub(super) async fn conclude(store: &Arc<Inner>, conclusion: &Conclusion) -> Res
     let (conclusion, random) = (conclusion.clone(), store.random);
     store
         .write(move |connection, now| {
+            Box::pin(async move { write_whole(connection, now, random, &conclusion).await })
+        })
+        .await
+}
+
+pub(super) async fn conclude_all(store: &Arc<Inner>, conclusions: &[Conclusion]) -> Result<Vec<Concluded>> {
+    let (conclusions, random) = (conclusions.to_vec(), store.random);
+    store
+        .write(move |connection, now| {
             Box::pin(async move {
-                let mut savepoint = connection.begin().await.map_err(error::of)?;
-                match write(&mut savepoint, now, random, &conclusion).await? {
-                    Some(concluded) => {
-                        savepoint.commit().await.map_err(error::of)?;
-                        Ok(concluded)
-                    }
-                    None => {
-                        savepoint.rollback().await.map_err(error::of)?;
-                        match confirmed_before(connection, now, &conclusion).await? {
-                            true => Ok(Concluded { settled: Settled::Yes, messages: Vec::new() }),
-                            false => Ok(Concluded::fenced()),
-                        }
-                    }
+                let mut concluded = Vec::with_capacity(conclusions.len());
+                for conclusion in &conclusions {
+                    concluded.push(write_whole(connection, now, random, conclusion).await?);
                 }
+                Ok(concluded)
             })
         })
         .await
+}
+
+/// Under a savepoint: what is fenced leaves nothing behind.
+async fn write_whole(
+    connection: &mut SqliteConnection,
+    now: i64,
+    random: Random,
+    conclusion: &Conclusion,
+) -> Result<Concluded> {
+    let mut savepoint = connection.begin().await.map_err(error::of)?;
+    if let Some(concluded) = write(&mut savepoint, now, random, conclusion).await? {
+        savepoint.commit().await.map_err(error::of)?;
+        return Ok(concluded);
+    }
+    savepoint.rollback().await.map_err(error::of)?;
+    match confirmed_before(connection, now, conclusion).await? {
+        true => Ok(Concluded { settled: Settled::Yes, messages: Vec::new() }),
+        false => Ok(Concluded::fenced()),
+    }
 }
 
 /// `None`: something of it is not held any more.

@@ -327,6 +327,13 @@ impl store::Store for Sqlite {
         inbox::conclude(&self.0, conclusion).await
     }
 
+    async fn conclude_all(
+        &self,
+        conclusions: &[store::inbox::Conclusion],
+    ) -> Result<Vec<store::inbox::Concluded>> {
+        inbox::conclude_all(&self.0, conclusions).await
+    }
+
     async fn dead_letters(&self, query: &dead::Query) -> Result<dead::Page> {
         dead_letters::list(&self.0, query).await
     }

@@ -120,6 +120,106 @@ pub async fn a_failure_releases_the_claim_with_its_delivery(bench: &Bench) {
     }
 }
 
+/// What each one is alone, it is in a group: written whole, or fenced.
+pub async fn a_group_of_ends_is_one_commit_and_the_fenced_write_nothing(bench: &Bench) {
+    let store = &bench.store;
+    let mut ends = Vec::new();
+    for n in 0..6 {
+        let (message, owner) = leased(store, HOUR).await;
+        let (id, own) = (format!("w{n}"), token());
+        assert!(has(store, &handling(&id, row(&message, 0), owner, own, HOUR)).await);
+        let ends_well = Settlement { token: owner, ..done(row(&message, 0)) };
+        ends.push(match n {
+            // Three that were done, of which one publishes work that is taken.
+            0 => conclusion(ends_well, vec![held_claim(&id, own)], vec![work("a"), self::message()]),
+            1 => conclusion(ends_well, vec![held_claim(&id, own)], Vec::new()),
+            2 => conclusion(ends_well, vec![held_claim(&id, own)], vec![work("taken")]),
+            // One that failed.
+            3 => {
+                let fails = retry(row(&message, 0), owner, HOUR, Counted::Yes);
+                conclusion(fails, vec![held_claim(&id, own)], Vec::new())
+            }
+            // Two that are not held any more: the claim, the row.
+            4 => conclusion(ends_well, vec![held_claim(&id, token())], vec![work("never 4")]),
+            _ => {
+                let lost = Settlement { token: token(), ..ends_well };
+                conclusion(lost, vec![held_claim(&id, own)], vec![work("never 5")])
+            }
+        });
+    }
+    store
+        .accept(&[request(vec![to(work("taken"), &[Target::destination("other")])])])
+        .await
+        .pop()
+        .unwrap()
+        .unwrap();
+    let concluded = store.conclude_all(&ends).await.unwrap();
+    let settled: Vec<_> = concluded.iter().map(|one| one.settled).collect();
+    let (yes, no) = (Settled::Yes, Settled::Fenced);
+    assert_eq!(settled, [yes, yes, yes, yes, no, no]);
+    assert_eq!(concluded.iter().map(|one| one.messages.len()).collect::<Vec<_>>(), [2, 0, 1, 0, 0, 0]);
+    assert!(matches!(concluded[2].messages[..], [MessageOutcome::Duplicate(_)]));
+    assert_eq!((depth(store, &handler()).await, depth(store, &orders()).await), (3, 2));
+    let mut claims = Vec::new();
+    for n in 0..6 {
+        claims.push(store.claim_of(handler_key(&format!("w{n}"))).await.unwrap().map(|claim| claim.state));
+    }
+    let (confirmed, claimed) = (Some(ClaimState::Confirmed), Some(ClaimState::Claimed));
+    assert_eq!(claims, [confirmed, confirmed, confirmed, None, claimed, claimed]);
+    for id in ["never 4", "never 5"] {
+        assert!(store.claim_of(work_key(id)).await.unwrap().is_none(), "{id}");
+    }
+    // Again: nothing is held any more, and nothing is written.
+    let again = store.conclude_all(&ends[..4]).await.unwrap();
+    assert!(again.iter().all(|one| one.settled == no && one.messages.is_empty()));
+    assert_eq!(depth(store, &orders()).await, 2);
+    assert!(store.conclude_all(&[]).await.unwrap().is_empty());
+}
+
+/// How much of the time goes to the commits: `cargo nextest run -E 'test(/groups_of_ends/)' --no-capture`.
+pub async fn groups_of_ends_against_single_ones(bench: &Bench) {
+    use futures::stream::{self, StreamExt};
+    const MANY: usize = 1_000;
+    let store = &bench.store;
+    let prepared = async || {
+        let messages: Vec<Message> = (0..MANY).map(|_| to(message(), &[handler()])).collect();
+        put(store, messages).await;
+        let take = Take { target: handler(), limit: 1_000, lease: HOUR, token: token() };
+        let taken = store.take(&take).await.unwrap();
+        assert_eq!(taken.len(), MANY);
+        let claimed = taken.into_iter().map(async |taken| {
+            let (row, own) = (taken.delivery.row, token());
+            let id = row.id.to_string();
+            assert!(has(store, &handling(&id, row, take.token, own, HOUR)).await);
+            let ends = Settlement { token: take.token, ..done(row) };
+            conclusion(ends, vec![held_claim(&id, own)], vec![message()])
+        });
+        stream::iter(claimed).buffer_unordered(8).collect::<Vec<Conclusion>>().await
+    };
+    let single = prepared().await;
+    let began = std::time::Instant::now();
+    stream::iter(&single)
+        .for_each_concurrent(4, async |ends| {
+            assert_eq!(store.conclude(ends).await.unwrap().settled, Settled::Yes);
+        })
+        .await;
+    let one_by_one = began.elapsed();
+    let grouped = prepared().await;
+    let began = std::time::Instant::now();
+    stream::iter(grouped.chunks(100))
+        .for_each_concurrent(2, async |ends| {
+            let concluded = store.conclude_all(ends).await.unwrap();
+            assert!(concluded.iter().all(|one| one.settled == Settled::Yes));
+        })
+        .await;
+    let in_groups = began.elapsed();
+    eprintln!(
+        "{}: {MANY} ends with a claim and a message each: one by one {one_by_one:?}, in groups {in_groups:?}: {:.1} times as fast",
+        store.engine(),
+        one_by_one.as_secs_f64() / in_groups.as_secs_f64()
+    );
+}
+
 /// A node that died between its claim and the end: wolverine (6.51.3 notes).
 pub async fn the_next_taker_of_a_row_takes_its_claim_over(bench: &Bench) {
     let store = &bench.store;

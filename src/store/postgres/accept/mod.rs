@@ -211,6 +211,38 @@ pub(super) async fn within(
     Err(Fault::new(Class::Other, ErrorKind::Unavailable, detail))
 }
 
+/// Writes requests within a transaction that is part of something larger; one outcome each, in order. No claim key
+/// occurs twice in them.
+///
+/// # Errors
+/// The transaction is to be rolled back.
+pub(super) async fn within_all(
+    session: &mut Session<'_>,
+    store: &Postgres,
+    requests: &[Request],
+) -> Result<Vec<Outcome>, Fault> {
+    if requests.is_empty() {
+        return Ok(Vec::new());
+    }
+    let now = store.pool.clock.now();
+    let mut planned = Vec::with_capacity(requests.len());
+    for request in requests {
+        request.check_storable().map_err(|error| Fault::new(Class::Data, error.kind, error.detail))?;
+        planned.push(Planned::new(request, now).map_err(Fault::defect)?);
+    }
+    let mut commits = false;
+    let tried = write::write_planned(session, &planned, now, store, Earlier::None, &mut commits).await?;
+    let done = tried.into_iter().map(|tried| match tried {
+        Tried::Done(outcome) => Ok(*outcome),
+        Tried::Again => Err(Fault::new(
+            Class::Contention,
+            ErrorKind::Unavailable,
+            "a claim changed hands while it was looked for",
+        )),
+    });
+    done.collect()
+}
+
 /// Writes a group, again on a new connection where the reply was lost.
 async fn write_or_rerun(store: &Postgres, group: &[&Request]) -> Result<Vec<Tried>, Fault> {
     let mut earlier = Earlier::None;
