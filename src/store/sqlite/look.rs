@@ -40,7 +40,8 @@ pub(super) async fn look(store: &Inner, targets: &[Target], keep: Option<&Retent
         .map_err(error::of)?;
     let unreadable = |error: serde_json::Error| corrupt(error.to_string());
     let due: Vec<Option<i64>> = serde_json::from_str(&row.text("due")?).map_err(unreadable)?;
-    let paused: Vec<(i16, String, Option<i64>)> = serde_json::from_str(&row.text("paused")?).map_err(unreadable)?;
+    let paused: Vec<(i16, String, Option<i64>)> =
+        serde_json::from_str(&row.text("paused")?).map_err(unreadable)?;
     Ok(Seen {
         due: due.into_iter().map(|at| at.map(|at| until(at, now))).collect(),
         paused: paused
