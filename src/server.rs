@@ -162,6 +162,7 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
                 poll: config.intake.poll.get(),
                 notify: if notify { Notifying::On } else { Notifying::Off },
                 body_bytes: config.server.limits.body.bytes(),
+                receipts: receipts(&config),
             };
             let (gateway, node) = (Arc::clone(&gateway), Arc::clone(node));
             tokio::spawn(use_cases::intake::run(gateway, node, options, stop.clone()))
@@ -323,9 +324,13 @@ fn engine_options(config: &Config) -> Options {
             receipts: config.history.keep.get(),
             dead_letters: config.durability.keep_dead_letters.get(),
         },
-        receipt: if config.history.keep.get().is_zero() { Receipt::Drop } else { Receipt::Keep },
+        receipt: receipts(config),
         ..options
     }
+}
+
+fn receipts(config: &Config) -> Receipt {
+    if config.history.keep.get().is_zero() { Receipt::Drop } else { Receipt::Keep }
 }
 
 /// The memory of all stores together is that of one, as far as each can still work with its share.

@@ -13,6 +13,7 @@ use crate::domain::delivery::{DeadKind, Target};
 use crate::domain::{Clock, Limits, Timestamp};
 use crate::store;
 use crate::store::accept::MessageOutcome;
+use crate::store::deliveries::Receipt;
 use crate::store::intake::{Dead, Judge, Judged, Moved, Notifying, Row};
 
 /// How much is moved in one commit: small enough that a publish over HTTP hardly waits for it.
@@ -30,6 +31,8 @@ pub struct Options {
     pub notify: Notifying,
     /// A longer body is given up on.
     pub body_bytes: usize,
+    /// Whether a duplicate leaves a receipt.
+    pub receipts: Receipt,
 }
 
 /// Moves the rows of one store on until `stop`.
@@ -41,6 +44,7 @@ pub async fn run(gateway: Arc<Gateway>, node: Arc<StoreNode>, options: Options, 
         limits: gateway.settings.limits,
         clock: gateway.clock.clone(),
         body_bytes: options.body_bytes,
+        receipts: options.receipts,
     });
     let mut looks = node.engine.looks();
     // A little more, so that a look which is about to be made anyway comes first.
@@ -159,6 +163,7 @@ struct Judging {
     limits: Limits,
     clock: Clock,
     body_bytes: usize,
+    receipts: Receipt,
 }
 
 impl Judge for Judging {
@@ -172,7 +177,7 @@ impl Judge for Judging {
                 Err((kind, text)) => dead.push(Dead { row, kind, text }),
             }
         }
-        Judged { messages: batch.messages, dead }
+        Judged { messages: batch.messages, dead, receipts: self.receipts }
     }
 }
 

@@ -21,6 +21,13 @@ pub struct Message {
     pub deduplication_id: Option<String>,
     pub destinations: Vec<Delivery>,
     pub handlers: Vec<Delivery>,
+    /// `duplicate`: an earlier message had taken its work, so that nothing of it was sent. Only of messages that were
+    /// published in a transaction of their publisher's, who could not be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<&'static str>,
+    /// Then: that message's id, unless it is another tenant's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duplicate_of: Option<String>,
 }
 
 /// Where one delivery stands.
@@ -163,14 +170,22 @@ fn parse_cursor(text: &str) -> Result<uuid::Uuid> {
 
 impl From<MessageStatus> for Message {
     fn from(status: MessageStatus) -> Self {
+        let (duplicates, targets) =
+            status.targets.into_iter().partition::<Vec<_>, _>(|t| t.state == MessageState::Duplicate);
+        // What was accepted under this id at another time is what matters.
+        let first = duplicates.into_iter().last().filter(|_| targets.is_empty());
+        let outcome = first.as_ref().map(|first| first.state.as_str());
+        let duplicate_of = first.map(|first| first.target.name.to_string()).filter(|id| !id.is_empty());
         let (destinations, handlers) =
-            status.targets.into_iter().partition::<Vec<_>, _>(|t| t.target.kind == TargetKind::Destination);
+            targets.into_iter().partition::<Vec<_>, _>(|t| t.target.kind == TargetKind::Destination);
         Self {
             id: status.id,
             r#type: status.kind,
             deduplication_id: status.deduplication_id,
             destinations: destinations.into_iter().map(Delivery::from).collect(),
             handlers: handlers.into_iter().map(Delivery::from).collect(),
+            outcome,
+            duplicate_of,
         }
     }
 }

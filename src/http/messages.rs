@@ -20,7 +20,8 @@ problems!(GetMessageProblems:
 /// Where a message stands
 ///
 /// Per destination and handler. Found while a delivery of it, its receipt (for `history.keep`) or its dead
-/// letter is there.
+/// letter is there. What was published in a transaction of its publisher's and turned out to be a duplicate has a
+/// receipt too, and says so.
 #[utoipa::path(
     get,
     path = "/v1/messages/{id}",

@@ -179,6 +179,8 @@ pub enum MessageState {
     Sent,
     Handled,
     Dead,
+    /// Dropped, since an earlier message had taken its work. Only of what came by the intake: others are told.
+    Duplicate,
 }
 
 impl MessageState {
@@ -190,6 +192,7 @@ impl MessageState {
             Self::Sent => "sent",
             Self::Handled => "handled",
             Self::Dead => "dead",
+            Self::Duplicate => "duplicate",
         }
     }
 }

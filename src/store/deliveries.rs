@@ -53,8 +53,9 @@ pub enum Settle {
 pub(super) const DISCARDED: &str = "Discarded";
 
 /// Whether a receipt is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Receipt {
+    #[default]
     Keep,
     Drop,
 }

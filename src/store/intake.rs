@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::accept::{self, MessageOutcome};
+use super::deliveries::Receipt;
 use crate::domain::delivery::{DeadKind, Target};
 use crate::domain::message::Draft;
 use crate::domain::{Random, Timestamp};
@@ -27,7 +28,13 @@ pub struct Judged {
     pub messages: Vec<accept::Message>,
     /// Given up on.
     pub dead: Vec<Dead>,
+    /// Whether what turns out to be a duplicate leaves a receipt, as what is delivered does.
+    pub receipts: Receipt,
 }
+
+/// The place among the targets that a duplicate's receipt has. Its target is the id of the message that took the work
+/// first; empty where that is another tenant's.
+pub(super) const DUPLICATE_NO: i16 = -1;
 
 /// A row that cannot be accepted, and why.
 #[derive(Debug)]
@@ -77,6 +84,20 @@ impl Moved {
         self.accepted.len() + self.dead.len()
     }
 
+    /// Those that turned out to be duplicates, and the targets of their receipts.
+    pub(super) fn duplicates(&self) -> Vec<(&accept::Message, &str)> {
+        let told = |(message, outcome)| match outcome {
+            &MessageOutcome::Accepted { .. } => None,
+            MessageOutcome::Duplicate(first) => {
+                let message: &accept::Message = message;
+                let ours = first.claim.tenant == message.message.tenant;
+                let id = first.claim.message_id.as_deref().filter(|_| ours);
+                Some((message, id.unwrap_or_default()))
+            }
+        };
+        self.accepted.iter().map(|(message, outcome)| (message, outcome)).filter_map(told).collect()
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         self.accepted.extend(other.accepted);
         self.dead.extend(other.dead);
@@ -98,7 +119,7 @@ impl Judged {
     /// All rows given up on, for a reason of the store's own.
     pub(super) fn unreadable(rows: Vec<Row>, text: &str) -> Self {
         let bury = |row| Dead { row, kind: DeadKind::Unreadable, text: text.to_owned() };
-        Self { messages: Vec::new(), dead: rows.into_iter().map(bury).collect() }
+        Self { dead: rows.into_iter().map(bury).collect(), ..Self::default() }
     }
 }
 

@@ -1,5 +1,16 @@
 //! Publishing in one's own transaction, on both stores, through the real binary: `docs/outbox.md`.
 
+#[path = "outbox/duplicates.rs"]
+mod duplicates;
+#[path = "outbox/fallback.rs"]
+mod fallback;
+#[path = "outbox/languages.rs"]
+mod languages;
+#[path = "outbox/nodes.rs"]
+mod nodes;
+#[path = "outbox/pooled.rs"]
+mod pooled;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

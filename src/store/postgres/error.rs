@@ -85,6 +85,7 @@ impl From<sqlx::Error> for Fault {
 fn classify(code: &str) -> (Class, ErrorKind) {
     match code {
         "25006" => (Class::ReadOnly, ErrorKind::Unavailable), // read_only_sql_transaction
+        "25P03" => (Class::Lost, ErrorKind::Unavailable),     // idle_in_transaction_session_timeout
         "40001" | "40P01" | "55P03" => (Class::Contention, ErrorKind::Locked),
         // undefined_table, undefined_column, undefined_function, invalid_schema_name
         "42P01" | "42703" | "42883" | "3F000" => (Class::Other, ErrorKind::NotMigrated),
@@ -114,6 +115,7 @@ mod tests {
             ("23502", Class::Data, ErrorKind::InvalidData),
             ("54000", Class::Data, ErrorKind::InvalidData),
             ("25006", Class::ReadOnly, ErrorKind::Unavailable),
+            ("25P03", Class::Lost, ErrorKind::Unavailable),
             ("57P01", Class::Lost, ErrorKind::Unavailable),
             ("57P03", Class::Lost, ErrorKind::Unavailable),
             ("53100", Class::Other, ErrorKind::Unavailable),

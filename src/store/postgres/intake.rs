@@ -4,8 +4,8 @@
 //! of one transaction stay in their order. Rows are found by what is visible, from the lowest number on: a
 //! transaction that commits late loses nothing.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sqlx::Row as _;
@@ -15,11 +15,13 @@ use tokio::sync::Notify;
 
 use super::error::{Class, Fault};
 use super::pool::{Mode, Session};
+use super::rows::stored_id;
 use super::{Postgres, accept};
 use crate::domain::Random;
 use crate::domain::message::{Draft, DraftDeduplication, Envelope};
-use crate::store::accept::Outcome;
-use crate::store::intake::{Dead, Judge, Judged, Limits, Moved, Notifying, Row};
+use crate::store::accept::{Message, Outcome};
+use crate::store::deliveries::Receipt;
+use crate::store::intake::{DUPLICATE_NO, Dead, Judge, Judged, Limits, Moved, Notifying, Row};
 use crate::store::{ErrorKind, Result};
 
 pub(super) const ANY: &str = "SELECT EXISTS (SELECT FROM oncegate.intake)";
@@ -44,6 +46,13 @@ pub(super) const BURY: &str = "INSERT INTO oncegate.dead_letters
         (id, row_id, target_no, kind, target, attempts, tenant, message_id, type, deduplication_id, partition_key,
          correlation_id, deliver_at, deliver_by, accepted_at, error_kind, error_text, failed_at, envelope, body)
      VALUES ($1, $2, 0, 0, $3, 0, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, now(), $15::text::json, $16)";
+
+/// Receipts of duplicates: `$1` their row ids, `$2` the first messages' ids.
+pub(super) const DUPLICATES: &str = "INSERT INTO oncegate.receipts
+        (row_id, target_no, kind, target, attempts, tenant, message_id, type, deduplication_id, accepted_at, sent_at)
+     SELECT t.row_id, $7, 0, t.first_id, 0, t.tenant, t.message_id, t.type, t.deduplication_id, now(), now()
+     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
+        AS t(row_id, first_id, tenant, message_id, type, deduplication_id)";
 
 pub(super) const NOTIFIES: &str = "SELECT tgenabled <> 'D' FROM pg_trigger
      WHERE tgrelid = 'oncegate.intake'::regclass AND tgname = 'intake_notify'";
@@ -76,29 +85,71 @@ async fn flag(session: &mut Session<'_>, sql: &'static str) -> Result<bool, Faul
     rows.first().map_or(Ok(false), |row| Ok(row.try_get(0)?))
 }
 
-pub(super) async fn move_on(store: &Postgres, limits: Limits, judge: Arc<dyn Judge>) -> Result<Moved> {
-    let mut after = 0;
-    match group(store, &mut after, limits, judge.as_ref()).await {
-        Err(fault) if matches!(fault.class, Class::Data | Class::Contention) => {}
-        result => return Ok(result?),
+/// Up to where rows were seen that had to be left, so that those behind them are not kept from their turn.
+#[derive(Debug, Default)]
+pub(super) struct Passed(Mutex<Option<(i64, Instant)>>);
+
+/// How long they are passed over at most, while others come after them.
+const PASS_OVER: Duration = Duration::from_secs(10);
+
+impl Passed {
+    fn get(&self) -> i64 {
+        let passed = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        passed.filter(|(_, since)| since.elapsed() < PASS_OVER).map_or(0, |(seq, _)| seq)
     }
-    one_by_one(store, limits, judge.as_ref()).await
+
+    /// A look from `start` on went up to `seq`.
+    fn set(&self, start: i64, seq: i64) {
+        let mut passed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = passed.map(|(_, since)| since).filter(|_| start > 0);
+        *passed = Some((seq, since.unwrap_or_else(Instant::now)));
+    }
+
+    fn clear(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+pub(super) async fn move_on(store: &Postgres, limits: Limits, judge: Arc<dyn Judge>) -> Result<Moved> {
+    let start = store.intake_passed.get();
+    let moved = move_behind(store, start, limits, judge.as_ref()).await?;
+    if start == 0 || moved.rows() + moved.left > 0 {
+        return Ok(moved);
+    }
+    // There is nothing behind those that were left: it is their turn.
+    store.intake_passed.clear();
+    move_behind(store, 0, limits, judge.as_ref()).await
+}
+
+/// Moves rows whose number is above `start`.
+async fn move_behind(store: &Postgres, start: i64, limits: Limits, judge: &dyn Judge) -> Result<Moved> {
+    let mut after = start;
+    let moved = match group(store, &mut after, limits, judge).await {
+        Err(fault) if matches!(fault.class, Class::Data | Class::Contention) => {
+            after = start;
+            one_by_one(store, &mut after, limits, judge).await?
+        }
+        result => result?,
+    };
+    if start > 0 || moved.left > 0 {
+        store.intake_passed.set(start, after);
+    }
+    Ok(moved)
 }
 
 /// So that only the row whose key is held waits, and only what the database refuses is given up on.
-async fn one_by_one(store: &Postgres, limits: Limits, judge: &dyn Judge) -> Result<Moved> {
+async fn one_by_one(store: &Postgres, after: &mut i64, limits: Limits, judge: &dyn Judge) -> Result<Moved> {
     let mut moved = Moved::default();
-    let mut after = 0;
     for _ in 0..limits.rows.min(SINGLES) {
-        let before = after;
-        match group(store, &mut after, Limits { rows: 1, ..limits }, judge).await {
+        let before = *after;
+        match group(store, after, Limits { rows: 1, ..limits }, judge).await {
             Ok(one) if one.rows() == 0 => break,
             Ok(one) => moved.add(one),
             Err(fault) if fault.class == Class::Contention => moved.left += 1,
             Err(fault) if fault.class == Class::Data => {
-                after = before;
+                *after = before;
                 let bury = Bury(format!("the store cannot hold it: {}", fault.error.detail));
-                moved.add(group(store, &mut after, Limits { rows: 1, ..limits }, &bury).await?);
+                moved.add(group(store, after, Limits { rows: 1, ..limits }, &bury).await?);
             }
             Err(fault) => return Err(fault.into()),
         }
@@ -149,6 +200,9 @@ async fn write(
         };
         moved.accepted = judged.messages.into_iter().zip(outcomes).collect();
     }
+    if judged.receipts == Receipt::Keep {
+        tell_duplicates(session, &moved.duplicates()).await?;
+    }
     for dead in &judged.dead {
         bury(session, store, dead).await?;
     }
@@ -162,6 +216,25 @@ async fn write(
 
 fn internal(text: &str) -> Fault {
     Fault::new(Class::Other, ErrorKind::Internal, text)
+}
+
+async fn tell_duplicates(session: &mut Session<'_>, duplicates: &[(&Message, &str)]) -> Result<(), Fault> {
+    if duplicates.is_empty() {
+        return Ok(());
+    }
+    let texts = |of: fn(&Message) -> Option<&str>| -> Vec<Option<String>> {
+        duplicates.iter().map(|(stored, _)| of(stored).map(str::to_owned)).collect()
+    };
+    let query = sqlx::query(DUPLICATES)
+        .bind(duplicates.iter().map(|(stored, _)| stored.row_id).collect::<Vec<_>>())
+        .bind(duplicates.iter().map(|(_, first)| (*first).to_owned()).collect::<Vec<_>>())
+        .bind(texts(|stored| Some(&stored.message.tenant)))
+        .bind(texts(|stored| stored_id(stored.row_id, &stored.message.id)))
+        .bind(texts(|stored| Some(&stored.message.kind)))
+        .bind(texts(|stored| stored.message.deduplication_id.as_deref()))
+        .bind(DUPLICATE_NO);
+    session.execute(query).await?;
+    Ok(())
 }
 
 async fn bury(session: &mut Session<'_>, store: &Postgres, dead: &Dead) -> Result<(), Fault> {

@@ -53,6 +53,7 @@ pub(super) use self::migrate::migration_sql;
 struct Postgres {
     pool: Pool,
     floors: Floors,
+    intake_passed: intake::Passed,
 }
 
 /// Every statement with parameters, by name: for the tests, which prepare and explain them.
@@ -98,6 +99,7 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("intake::HEAD", intake::HEAD),
     ("intake::DELETE", intake::DELETE),
     ("intake::BURY", intake::BURY),
+    ("intake::DUPLICATES", intake::DUPLICATES),
     ("intake::NOTIFIES", intake::NOTIFIES),
     ("intake::TENANT", intake::TENANT),
     ("intake::NAME_ROLE", intake::NAME_ROLE),
@@ -134,7 +136,11 @@ struct Handle(Arc<Postgres>);
 
 /// Opens the store. Nothing is connected before it is needed.
 pub(super) fn open(url: &str, options: &Options) -> Result<Shared> {
-    let store = Postgres { pool: Pool::new(url, options)?, floors: Floors::default() };
+    let store = Postgres {
+        pool: Pool::new(url, options)?,
+        floors: Floors::default(),
+        intake_passed: intake::Passed::default(),
+    };
     Ok(Arc::new(Handle(Arc::new(store))))
 }
 

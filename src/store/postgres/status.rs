@@ -15,6 +15,7 @@ use super::rows::{self, corrupt, count, interval, micros, row_id_of};
 use crate::domain::delivery::{Target, TargetKind};
 use crate::store::Result;
 use crate::store::accept::MessageState;
+use crate::store::intake::DUPLICATE_NO;
 use crate::store::status::{
     Backlog, Cancelled, MessagePage, MessageQuery, MessageStatus, Pause, Paused, TargetStatus, done_state,
 };
@@ -35,7 +36,7 @@ macro_rules! standing {
     };
 }
 
-/// Rows, dead letters (4) and receipts (5) of the messages that `$where` names.
+/// Rows, dead letters (4) and receipts (5; 6 of duplicates) of the messages that `$where` names.
 macro_rules! all_of {
     ($where:expr) => {
         concat!(
@@ -50,7 +51,8 @@ macro_rules! all_of {
              FROM oncegate.dead_letters d WHERE ",
             $where,
             " UNION ALL
-             SELECT d.row_id, d.target_no, d.kind, d.target, d.message_id, d.type, d.deduplication_id, 5,
+             SELECT d.row_id, d.target_no, d.kind, d.target, d.message_id, d.type, d.deduplication_id,
+                CASE WHEN d.target_no < 0 THEN 6 ELSE 5 END,
                 d.attempts, NULL, d.sent_at, d.error_kind
              FROM oncegate.receipts d WHERE ",
             $where,
@@ -87,7 +89,7 @@ pub(super) const PAGE_OF_DEAD: &str = "SELECT DISTINCT d.row_id FROM oncegate.de
 pub(super) const PAGE_OF_MADE: &str = "SELECT DISTINCT d.row_id FROM oncegate.receipts d
      WHERE d.tenant = $1 AND ($2::uuid IS NULL OR d.row_id > $2) AND ($3::text IS NULL OR d.type = $3)
         AND ($4::text IS NULL OR d.deduplication_id = $4) AND ($5::text IS NULL OR d.correlation_id = $5)
-        AND d.kind = $6
+        AND d.kind = $6 AND d.target_no >= 0
      ORDER BY d.row_id LIMIT $7";
 
 pub(super) const MESSAGES: &str = all_of!("d.row_id = ANY($1)");
@@ -179,7 +181,7 @@ pub(super) async fn messages(store: &Postgres, query: &MessageQuery) -> Result<M
         Some(MessageState::Pending) => (PAGE, Some(2)),
         Some(MessageState::Retrying) => (PAGE, Some(3)),
         Some(MessageState::Dead) => (PAGE_OF_DEAD, None),
-        Some(MessageState::Sent | MessageState::Handled) => (PAGE_OF_MADE, None),
+        Some(MessageState::Sent | MessageState::Handled | MessageState::Duplicate) => (PAGE_OF_MADE, None),
     };
     let page = sqlx::query(sql)
         .bind(query.tenant.clone())
@@ -191,6 +193,8 @@ pub(super) async fn messages(store: &Postgres, query: &MessageQuery) -> Result<M
         Some(MessageState::Dead) => page,
         Some(MessageState::Sent) => page.bind(TargetKind::Destination as i16),
         Some(MessageState::Handled) => page.bind(TargetKind::Handler as i16),
+        // They are told by their ids, and not listed.
+        Some(MessageState::Duplicate) => page.bind(DUPLICATE_NO),
         _ => page.bind(standing),
     };
     let page = page.bind(i64::from(query.limit) + 1);
@@ -223,6 +227,7 @@ fn statuses(rows: &[PgRow]) -> Result<Vec<(Uuid, MessageStatus)>, Fault> {
             3 => MessageState::Retrying,
             4 => MessageState::Dead,
             5 => done_state(target.kind),
+            6 => MessageState::Duplicate,
             other => return Err(corrupt(format!("{other} is no standing"))),
         };
         let status = TargetStatus {

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Connection, Row as _, ValueRef as _};
 
-use super::rows::{Columns, micros, moment};
+use super::rows::{Columns, micros, moment, stored_id};
 use super::{Inner, accept, error};
 use crate::domain::fields;
 use crate::domain::message::{Draft, DraftDeduplication, Envelope};
 use crate::domain::{Random, Timestamp};
-use crate::store::accept::Outcome;
-use crate::store::intake::{Dead, Judge, Judged, Limits, Moved, Row};
+use crate::store::accept::{Message, Outcome};
+use crate::store::deliveries::Receipt;
+use crate::store::intake::{DUPLICATE_NO, Dead, Judge, Judged, Limits, Moved, Row};
 use crate::store::{Error, ErrorKind, Result};
 
 const ANY: &str = "SELECT EXISTS (SELECT 1 FROM oncegate_intake WHERE seq > 0)";
@@ -30,6 +31,12 @@ const BURY: &str = "
          deduplication_id, partition_key, correlation_id, accepted_at, failed_at, error_kind, error_text, envelope,
          body)
     VALUES (?1, ?2, 0, 0, ?3, 0, ?4, ?5, NULL, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
+
+/// The receipt of a duplicate: `?3` is the first message's id.
+const DUPLICATE: &str = "
+    INSERT INTO oncegate_receipts
+        (row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, attempts, accepted_at, sent_at)
+    VALUES (?1, ?2, 0, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?8)";
 
 pub(super) async fn waits(store: &Inner) -> Result<bool> {
     let mut reader = store.reader().await?;
@@ -125,6 +132,11 @@ async fn write(
         };
         moved.accepted = judged.messages.into_iter().zip(outcomes).collect();
     }
+    if judged.receipts == Receipt::Keep {
+        for (stored, first) in moved.duplicates() {
+            tell_duplicate(connection, now, stored, first).await?;
+        }
+    }
     for dead in &judged.dead {
         bury(connection, now, dead).await?;
     }
@@ -136,6 +148,28 @@ async fn write(
         return Err(Error::new(ErrorKind::Internal, "some rows of the intake were not judged"));
     }
     Ok(moved)
+}
+
+async fn tell_duplicate(
+    connection: &mut SqliteConnection,
+    now: i64,
+    stored: &Message,
+    first: &str,
+) -> Result<()> {
+    let message = &stored.message;
+    sqlx::query(DUPLICATE)
+        .bind(stored.row_id)
+        .bind(DUPLICATE_NO)
+        .bind(first)
+        .bind(&message.tenant)
+        .bind(stored_id(stored.row_id, &message.id))
+        .bind(&message.kind)
+        .bind(&message.deduplication_id)
+        .bind(now)
+        .execute(connection)
+        .await
+        .map_err(error::of)?;
+    Ok(())
 }
 
 async fn bury(connection: &mut SqliteConnection, now: i64, dead: &Dead) -> Result<()> {
@@ -246,5 +280,5 @@ fn read(row: &SqliteRow, now: Timestamp) -> Result<Row> {
 /// Every statement of this file, for the tests that prepare and explain them.
 #[cfg(test)]
 pub(super) fn statements() -> Vec<String> {
-    [ANY, HEAD, DELETE, BURY].map(str::to_owned).into()
+    [ANY, HEAD, DELETE, BURY, DUPLICATE].map(str::to_owned).into()
 }

@@ -12,6 +12,7 @@ use super::{Inner, error};
 use crate::domain::delivery::{DeliveryState, Target};
 use crate::store::Result;
 use crate::store::accept::MessageState;
+use crate::store::intake::DUPLICATE_NO;
 use crate::store::status::{
     Cancelled, MessagePage, MessageQuery, MessageStatus, Pause, Paused, TargetStatus, done_state,
 };
@@ -74,6 +75,7 @@ fn part(row: &SqliteRow) -> Result<Part> {
         0 if attempts > 0 => MessageState::Retrying,
         0 => MessageState::Pending,
         1 => MessageState::Dead,
+        _ if row.small("target_no")? == DUPLICATE_NO => MessageState::Duplicate,
         _ => done_state(target.kind),
     };
     Ok(Part {
@@ -150,8 +152,10 @@ fn page_sql(asked: &MessageQuery) -> String {
         Some(MessageState::Pending) => "AND state <> 0 AND attempts = 0 ".to_owned(),
         Some(MessageState::Retrying) => "AND state <> 0 AND attempts > 0 ".to_owned(),
         Some(MessageState::Dead) => String::new(),
-        Some(MessageState::Sent) => "AND kind = 0 ".to_owned(),
+        Some(MessageState::Sent) => "AND kind = 0 AND target_no >= 0 ".to_owned(),
         Some(MessageState::Handled) => "AND kind = 1 ".to_owned(),
+        // They are told by their ids, and not listed.
+        Some(MessageState::Duplicate) => "AND kind < 0 ".to_owned(),
     };
     for (asked, filter) in [
         (&asked.kind, "AND type = ?4 "),
@@ -164,7 +168,7 @@ fn page_sql(asked: &MessageQuery) -> String {
     }
     let page = match asked.state {
         Some(MessageState::Dead) => PAGE_OF_DEAD,
-        Some(MessageState::Sent | MessageState::Handled) => PAGE_OF_MADE,
+        Some(MessageState::Sent | MessageState::Handled | MessageState::Duplicate) => PAGE_OF_MADE,
         _ => PAGE,
     };
     format!("{}{}", page.replace("{where}", &filters), PARTS.replace("{filter}", ""))

@@ -1,6 +1,5 @@
 //! Servers that are not as they should be, what stands before them, and housekeeping.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,14 +8,12 @@ use oncegate::store::accept::{MessageOutcome, Outcome};
 use oncegate::store::deliveries::Take;
 use oncegate::store::status::{Readiness, Retention};
 use oncegate::store::{self, ErrorKind, Options, Pooler};
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use super::build::*;
-use crate::support::daemon::{self, Daemon, Life};
-use crate::support::postgres::{self, Postgres};
+use crate::support::pgbouncer::Pgbouncer;
+use crate::support::postgres;
 use crate::support::proxy::Mode;
-use crate::support::{eventually, run};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_opens_while_its_server_is_down() {
@@ -89,45 +86,15 @@ async fn errors_are_understood_in_any_language() {
     store.close().await;
 }
 
-/// PgBouncer in transaction mode before the server; its URL for `url`.
-async fn pooler(server: &Postgres, url: &str) -> Option<(Daemon, String)> {
-    let folders = [PathBuf::from("/usr/sbin")];
-    let Some(program) = daemon::find("pgbouncer", &folders) else {
-        return crate::support::missing("PgBouncer");
-    };
-    let (folder, port) = (run::fresh_dir("pgbouncer"), run::free_port());
-    let (users, settings, log) = (folder.join("users"), folder.join("pgbouncer.ini"), folder.join("log"));
-    std::fs::write(&users, "\"postgres\" \"\"\n").unwrap();
-    let text = format!(
-        "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
-         auth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 3\nunix_socket_dir =\n",
-        server.port(),
-        users.display()
-    );
-    std::fs::write(&settings, text).unwrap();
-    // It refuses to run as root.
-    let user = daemon::is_root().then_some("postgres");
-    let mut command = daemon::as_user(user, &program);
-    command.arg(&settings);
-    let daemon = Daemon::start(command, &log, Life::Handle);
-    let url = url.replace(&format!(":{}/", server.port()), &format!(":{port}/"));
-    eventually(Duration::from_secs(20), "PgBouncer answers", || async {
-        let options = url.parse::<PgConnectOptions>().ok()?.extra_float_digits(None);
-        options.connect().await.ok()?.close().await.ok()
-    })
-    .await;
-    Some((daemon, url))
-}
-
 /// No named statements, no settings of the session: every transaction may meet another server process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_pooler_may_stand_in_front() {
     let Some(server) = postgres::shared().await else { return };
     let (direct, mut connection, url) = fresh(&server).await;
     direct.close().await;
-    let Some((_pooler, url)) = pooler(&server, &url).await else { return };
+    let Some(pooler) = Pgbouncer::start(&server, &url).await else { return };
     let options = Options { pooler: Pooler::Transaction, ..Options::default() };
-    let store = store::open(&url, &options).await.unwrap();
+    let store = store::open(&pooler.url, &options).await.unwrap();
     assert!(store.migrate().await.unwrap().is_empty());
     assert_eq!(store.readiness().await.unwrap(), Readiness::Ready);
     let mut tasks = Vec::new();

@@ -3,6 +3,7 @@
 //! - [`postgres`], [`rabbitmq`]: private servers from the installed packages, on free ports and in temporary
 //!   folders. `shared()` is one per run, for tests that only need a database or a queue; `private()` is for
 //!   tests that stop, kill, freeze or misconfigure it. A server that was already running is never touched.
+//! - [`pgbouncer`]: a private pooler in transaction mode before such a server.
 //! - [`gateway`]: the real binary, with its signals.
 //! - [`load`], [`tables`]: clients that publish in a crowd, and the account of what was lost, duplicated or stuck.
 //! - [`bed`]: a store for the binary, for tests that hold on every store.
@@ -30,6 +31,7 @@ pub mod daemon;
 pub mod deliveries;
 pub mod gateway;
 pub mod load;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
 pub mod push;
