@@ -102,6 +102,14 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         .await
         .with_context(|| format!("server.listen: cannot listen on {}", config.server.listen))?;
     let address = listener.local_addr()?;
+    let admin = match config.server.admin_listen {
+        Some(admin) => Some(
+            TcpListener::bind(admin)
+                .await
+                .with_context(|| format!("server.admin_listen: cannot listen on {admin}"))?,
+        ),
+        None => None,
+    };
 
     let gates = if stores.len() > 1 { Gates::of_several() } else { Gates::default() };
     let begin = |(name, store): (String, store::Shared)| {
@@ -145,16 +153,25 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
             body_bytes: config.server.limits.body.bytes(),
             body_timeout: config.server.limits.body_timeout.get(),
         },
+        metrics_authorize: config.telemetry.metrics_authorize,
         rate: (config.server.limits.rate)
             .and_then(|rate| http::rate::Limiter::new(rate.requests, rate.per.get())),
     };
-    let edge = Edge::new(http::router(app), clock.clone(), random);
+    let port = if admin.is_some() { http::Port::Public } else { http::Port::Only };
+    let edge = Edge::new(http::router(app.clone(), port), clock.clone(), random);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "listening on http://{address}");
     let started = clock.monotonic();
     let limits = http::serve::Limits {
         connections: config.server.limits.connections as usize,
         header_timeout: config.server.limits.header_timeout.get(),
     };
+    // It answers for as long as there is something to ask about.
+    let drained = CancellationToken::new();
+    if let Some(admin) = admin {
+        let edge = Edge::new(http::router(app, http::Port::Admin), clock.clone(), random);
+        tracing::info!("the node's own state is on http://{}", admin.local_addr()?);
+        tokio::spawn(http::serve::serve(admin, edge, limits, drained.clone(), Duration::ZERO));
+    }
     let moving: Vec<_> = (gateway.stores().iter().filter(|_| config.intake.enabled))
         .map(|node| {
             let notify = config.intake.notify && config.store(&node.name).can_notify();
@@ -179,6 +196,7 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         let _ = moving.await;
     }
     gateway.drain(deadline).await;
+    drained.cancel();
     tracing::info!("drained");
     Ok(())
 }

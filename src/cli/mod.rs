@@ -5,7 +5,9 @@
 
 mod config;
 mod dead_letters;
+mod doctor;
 mod explain;
+mod health;
 pub mod listen;
 mod serve;
 mod storage;
@@ -54,6 +56,18 @@ enum Command {
         after_help = "Example, with a destination whose `url` is \"http://127.0.0.1:9000\":\n  oncegate listen --port 9000"
     )]
     Listen(listen::Args),
+    /// Look for what is wrong: the configuration, the stores, the destinations, the ports
+    #[command(
+        after_help = "Changes nothing, and may be run beside a running gateway. Exit status 1 where something keeps the \
+                            gateway from its work.\n\nExample:\n  oncegate doctor --config oncegate.toml"
+    )]
+    Doctor,
+    /// Ask the gateway on this machine whether it answers
+    #[command(
+        after_help = "For health checks where there is no curl. Asks the port of the configuration. Exit status 1 where it \
+                            does not answer.\n\nExamples:\n  oncegate health\n  oncegate health --ready"
+    )]
+    Health(health::Args),
     /// Check the configuration, or print its schema or a commented example
     #[command(subcommand)]
     Config(config::Command),
@@ -99,6 +113,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command.unwrap_or(Command::Serve) {
         Command::Serve => serve::run(source).await,
         Command::Listen(args) => listen::run(args).await.map(|()| ExitCode::SUCCESS),
+        Command::Doctor => doctor::run(&source).await,
+        Command::Health(args) => health::run(args, &source).await,
         Command::Config(command) => config::run(command, &source),
         Command::Explain(args) => explain::run(args, &source).await,
         Command::Storage(command) => storage::run(command, &source).await,

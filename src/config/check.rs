@@ -111,6 +111,13 @@ impl Found {
     }
 
     fn server(&mut self, config: &Config) {
+        if config.server.admin_listen.is_some_and(|admin| admin == config.server.listen && admin.port() != 0)
+        {
+            self.add(
+                Key::of(["server", "admin_listen"]),
+                "is the address of `server.listen`: give it a port of its own",
+            );
+        }
         let limits = &config.server.limits;
         let key = Key::of(["server", "limits"]);
         let largest = 256 << 20;

@@ -14,6 +14,10 @@ pub struct Server {
     /// The address and port to listen on. Anything but a loopback address needs `[auth]`.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
+    /// Another address and port, for `/healthz`, `/readyz` and `/metrics`; `/metrics` is answered nowhere else then. Left
+    /// out: `listen` answers everything.
+    #[schemars(with = "Option<String>", extend("examples" = ["127.0.0.1:8081"]))]
+    pub admin_listen: Option<SocketAddr>,
     /// After SIGTERM, how long requests and deliveries that have begun may take to end. What is left then is in
     /// the store, and another node or the next start takes it.
     pub drain_timeout: Duration,
@@ -25,6 +29,7 @@ impl Default for Server {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            admin_listen: None,
             drain_timeout: Duration::from_secs(20),
             limits: Limits::default(),
         }

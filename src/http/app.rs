@@ -10,6 +10,7 @@ use super::edge;
 use super::problem::{self, Problem};
 use super::rate::Limiter;
 use crate::auth::Authenticator;
+use crate::config::telemetry::Authorize;
 use crate::gateway::Gateway;
 
 /// The handlers' state. Cheap to clone.
@@ -18,6 +19,8 @@ pub struct App {
     pub gateway: Arc<Gateway>,
     pub authenticator: Arc<dyn Authenticator>,
     pub limits: Limits,
+    /// Who may read the metrics.
+    pub metrics_authorize: Authorize,
     /// Where principals may ask only so often.
     pub rate: Option<Limiter>,
 }

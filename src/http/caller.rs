@@ -4,6 +4,7 @@
 use std::marker::PhantomData;
 
 use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
 
 use super::accept;
@@ -61,24 +62,30 @@ impl<K: Kind> FromRequestParts<App> for Caller<K> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let principal = app.authenticator.authenticate(&parts.headers).await.map_err(|refused| {
-            tracing::info!(reason = %refused, "a caller was not recognised");
-            Problem::from(Error::Unauthenticated { detail: refused.detail().to_owned() })
-        })?;
-        if !K::held_by(&principal) {
-            let detail = format!(
-                "`{}` has no grant `{}`, which this operation needs. Ask the gateway's operator for it.",
-                principal.name,
-                K::GRANT
-            );
-            return Err(Error::Forbidden { detail }.into());
-        }
-        if let Some(rate) = &app.rate {
-            rate.check(&principal.identity())?;
-        }
+        let principal = admit::<K>(&parts.headers, app).await?;
         if K::ANSWERS_JSON {
             accept::json(&parts.headers)?;
         }
         Ok(Self { principal, kind: PhantomData })
     }
+}
+
+/// Recognises the caller, who needs a grant of the kind `K`.
+pub async fn admit<K: Kind>(headers: &HeaderMap, app: &App) -> Result<Principal, Problem> {
+    let principal = app.authenticator.authenticate(headers).await.map_err(|refused| {
+        tracing::info!(reason = %refused, "a caller was not recognised");
+        Problem::from(Error::Unauthenticated { detail: refused.detail().to_owned() })
+    })?;
+    if !K::held_by(&principal) {
+        let detail = format!(
+            "`{}` has no grant `{}`, which this operation needs. Ask the gateway's operator for it.",
+            principal.name,
+            K::GRANT
+        );
+        return Err(Error::Forbidden { detail }.into());
+    }
+    if let Some(rate) = &app.rate {
+        rate.check(&principal.identity())?;
+    }
+    Ok(principal)
 }

@@ -42,4 +42,4 @@ mod targets;
 
 pub use app::{App, Limits};
 pub use edge::Edge;
-pub use routes::router;
+pub use routes::{Port, router};

@@ -49,16 +49,42 @@ pub fn operations() -> Vec<Route> {
     ]
 }
 
-/// The router, complete.
-pub fn router(app: App) -> Router {
+/// What is asked of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// Everything: there is no other.
+    Only,
+    /// Everything but the metrics: there is one for them.
+    Public,
+    /// The node's own state.
+    Admin,
+}
+
+impl Port {
+    fn answers(self, path: &str) -> bool {
+        match self {
+            Self::Only => true,
+            Self::Public => path != "/metrics",
+            Self::Admin => matches!(path, "/healthz" | "/readyz" | "/metrics"),
+        }
+    }
+}
+
+/// The router of a port.
+pub fn router(app: App, port: Port) -> Router {
     let router = operations()
         .into_iter()
+        .filter(|route| port.answers(route.path))
         .fold(Router::new(), |router, route| router.route(route.path, route.endpoint))
+        .route("/problems/{slug}", routing::get(problem::page::problem_page));
+    if port == Port::Admin {
+        return router.with_state(app);
+    }
+    let router = router
         .route("/openapi.json", routing::get(docs::openapi_json))
         .route("/docs", routing::get(docs::to_page))
         .route("/docs/", routing::get(docs::page))
-        .route("/docs/{*file}", routing::get(docs::file))
-        .route("/problems/{slug}", routing::get(problem::page::problem_page));
+        .route("/docs/{*file}", routing::get(docs::file));
     router.with_state(app)
 }
 

@@ -33,7 +33,7 @@ pub async fn connect(config: &Config, name: &str, clock: &Clock) -> anyhow::Resu
 ///
 /// # Errors
 /// The URL is wrong.
-fn open_lazily(settings: &config::Store, clock: &Clock) -> store::Result<store::Shared> {
+pub fn open_lazily(settings: &config::Store, clock: &Clock) -> store::Result<store::Shared> {
     store::open_lazily(&settings.url.expose(), &options(settings, clock))
 }
 

@@ -57,6 +57,9 @@ pub trait Store: Send + Sync + 'static {
     /// Whether the database is reached and its schema is the one this program needs.
     async fn readiness(&self) -> Result<status::Readiness>;
 
+    /// The database's clock, and whether its commits are durable. Needs no schema.
+    async fn checkup(&self) -> Result<status::Checkup>;
+
     // --- accepting ---
 
     /// Accepts a group of requests in as few commits as possible; one outcome per request, in order.

@@ -14,6 +14,15 @@ pub enum Readiness {
     NotMigrated,
 }
 
+/// What an operator should know of a store that is reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Checkup {
+    /// The time by the clock that decides about due times and leases.
+    pub now: Timestamp,
+    /// Whether what is committed survives a crash of the database.
+    pub durable: bool,
+}
+
 /// The rows of one target.
 #[derive(Clone, Debug)]
 pub struct Backlog {

@@ -2,7 +2,9 @@
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
+use url::{Host, Url};
 
+use super::guard::Reach;
 use super::rabbitmq::RabbitMq;
 use super::stdout::Stdout;
 use super::webhook::Webhook;
@@ -18,6 +20,11 @@ pub(super) trait Kind {
     /// What can be found wrong without connecting to anything.
     fn check(config: &Self::Config, common: &Common) -> Result<(), ConfigError>;
 
+    /// Where it connects to; `None`: nowhere. Called after `check`.
+    fn endpoint(_config: &Self::Config) -> Option<Endpoint> {
+        None
+    }
+
     /// The transport. Connects to nothing yet, or does so in the background: a target that is down is no
     /// reason for a node not to start. Called within a Tokio runtime, after `check`.
     fn build(
@@ -28,11 +35,32 @@ pub(super) trait Kind {
     ) -> Result<Shared, ConfigError>;
 }
 
+/// Where a destination is on the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub host: String,
+    pub port: u16,
+    /// Which addresses the host may resolve to.
+    pub reach: Reach,
+}
+
+impl Endpoint {
+    /// The host and port of a URL; `None` where its scheme has no usual port and it names none.
+    pub fn of_url(url: &Url, reach: Reach) -> Option<Self> {
+        let host = match url.host()? {
+            Host::Ipv6(ip) => ip.to_string(),
+            other => other.to_string(),
+        };
+        Some(Self { host, port: url.port_or_known_default()?, reach })
+    }
+}
+
 /// A [`Kind`] without its type.
 struct Entry {
     name: &'static str,
     check: fn(toml::Table, &Common) -> Result<(), ConfigError>,
     build: fn(&str, toml::Table, &Common, &Context) -> Result<Shared, ConfigError>,
+    endpoint: fn(toml::Table) -> Result<Option<Endpoint>, ConfigError>,
     schema: fn(&mut SchemaGenerator) -> Schema,
 }
 
@@ -45,6 +73,7 @@ const fn entry<K: Kind>() -> Entry {
             K::check(&config, common)?;
             K::build(name, config, common, context)
         },
+        endpoint: |table| Ok(K::endpoint(&settings::read(table)?)),
         schema: |generator| K::Config::json_schema(generator),
     }
 }
@@ -79,6 +108,14 @@ pub fn build(
     context: &Context,
 ) -> Result<Shared, ConfigError> {
     (find(transport)?.build)(name, settings, common, context)
+}
+
+/// Where a destination is on the network, as far as its settings tell; for who looks whether it is there.
+///
+/// # Errors
+/// As [`check`].
+pub fn endpoint(transport: &str, settings: toml::Table) -> Result<Option<Endpoint>, ConfigError> {
+    (find(transport)?.endpoint)(settings)
 }
 
 /// The JSON schema of each transport's settings, by its name; without the keys that every destination has.

@@ -40,7 +40,8 @@ use super::dead_letters::{Claims, DeadLetter, Edit, Group, Hindrance, Page, Quer
 use super::deliveries::{Settled, Settlement, Take, Taken};
 use super::inbox::{Concluded, Conclusion, Handling, Held};
 use super::status::{
-    Backlog, Cancelled, MessagePage, MessageQuery, MessageStatus, Pause, Paused, Purged, Readiness, Retention,
+    Backlog, Cancelled, Checkup, MessagePage, MessageQuery, MessageStatus, Pause, Paused, Purged, Readiness,
+    Retention,
 };
 use super::{Error, ErrorKind, Options, Result, Shared, Store};
 use crate::domain::claim::ClaimKey;
@@ -127,6 +128,7 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("status::MESSAGES", status::MESSAGES),
     ("status::CANCEL", status::CANCEL),
     ("status::PAUSED", status::PAUSED),
+    ("status::CHECKUP", status::CHECKUP),
     ("status::PAUSE", status::PAUSE),
     ("status::RESUME", status::RESUME),
 ];
@@ -171,6 +173,10 @@ impl Store for Handle {
 
     async fn readiness(&self) -> Result<Readiness> {
         migrate::readiness(&self.0).await
+    }
+
+    async fn checkup(&self) -> Result<Checkup> {
+        status::checkup(&self.0).await
     }
 
     async fn accept(&self, group: &[Request]) -> Vec<Result<Outcome>> {

@@ -17,7 +17,8 @@ use crate::store::Result;
 use crate::store::accept::MessageState;
 use crate::store::intake::DUPLICATE_NO;
 use crate::store::status::{
-    Backlog, Cancelled, MessagePage, MessageQuery, MessageStatus, Pause, Paused, TargetStatus, done_state,
+    Backlog, Cancelled, Checkup, MessagePage, MessageQuery, MessageStatus, Pause, Paused, TargetStatus,
+    done_state,
 };
 
 pub(super) const BACKLOG: &str = "SELECT b.kind, b.target, b.depth, b.oldest_due_at,
@@ -124,6 +125,10 @@ pub(super) const CANCEL: &str = concat!(
     by_id!(),
     ") AS over FROM verdict v"
 );
+
+/// Needs no table.
+pub(super) const CHECKUP: &str =
+    "SELECT clock_timestamp() AS now, current_setting('synchronous_commit') <> 'off' AS durable";
 
 pub(super) const PAUSED: &str = "SELECT kind, name AS target,
         (extract(epoch FROM paused_until - now()) * 1000000)::bigint AS ends_in_us
@@ -270,6 +275,15 @@ pub(super) async fn cancel(store: &Postgres, tenant: String, id: String) -> Resu
         (_, true, _) => Cancelled::Yes,
         _ => Cancelled::TooLate,
     })
+}
+
+pub(super) async fn checkup(store: &Postgres) -> Result<Checkup> {
+    let mut session = store.pool.session(Mode::Autocommit).await?;
+    let result = session.rows(sqlx::query(CHECKUP)).await;
+    let rows = session.finish(result).await?;
+    let read =
+        |row: &PgRow| Ok::<_, Fault>(Checkup { now: row.try_get("now")?, durable: row.try_get("durable")? });
+    Ok(read(&rows[0])?)
 }
 
 pub(super) async fn paused(store: &Postgres) -> Result<Vec<Pause>> {

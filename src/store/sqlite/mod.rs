@@ -205,6 +205,12 @@ impl store::Store for Sqlite {
         migrate::readiness(&self.0).await
     }
 
+    async fn checkup(&self) -> Result<asked::Checkup> {
+        drop(self.0.reader().await?);
+        // Every connection is opened with `synchronous = FULL`.
+        Ok(asked::Checkup { now: self.0.clock.now(), durable: true })
+    }
+
     async fn accept(&self, group: &[store::accept::Request]) -> Vec<Result<store::accept::Outcome>> {
         accept::accept(&self.0, group).await
     }

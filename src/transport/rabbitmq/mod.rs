@@ -20,7 +20,8 @@ use lapin::types::ShortString;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::registry::Kind;
+use super::guard::Reach;
+use super::registry::{Endpoint, Kind};
 use super::{Ack, Common, ConfigError, Context, Shared, Transport};
 use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault, Format};
 use config::Config;
@@ -43,6 +44,11 @@ impl Kind for RabbitMq {
 
     fn check(config: &Config, _: &Common) -> Result<(), ConfigError> {
         config.check()
+    }
+
+    fn endpoint(config: &Config) -> Option<Endpoint> {
+        let authority = config::uri(&config.url.expose()).ok()?.authority;
+        Some(Endpoint { host: authority.host, port: authority.port, reach: Reach::Any })
     }
 
     fn build(name: &str, config: Config, common: &Common, context: &Context) -> Result<Shared, ConfigError> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::guard::{Client, Reach, describe};
-use super::registry::Kind;
+use super::registry::{Endpoint, Kind};
 use super::{Ack, Common, ConfigError, Context, Shared, Transport, answer};
 use crate::domain::Clock;
 use crate::domain::delivery::{Delivery, Failure, Fault, Format};
@@ -32,6 +32,11 @@ impl Kind for Webhook {
 
     fn check(config: &Config, _: &Common) -> Result<(), ConfigError> {
         config.check()
+    }
+
+    fn endpoint(config: &Config) -> Option<Endpoint> {
+        let reach = if config.allow_private { Reach::Any } else { Reach::Public };
+        Endpoint::of_url(&config.url().ok()?, reach)
     }
 
     fn build(_: &str, config: Config, common: &Common, context: &Context) -> Result<Shared, ConfigError> {
