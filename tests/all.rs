@@ -17,6 +17,8 @@ mod auth;
 mod config;
 #[path = "all/dead_letters.rs"]
 mod dead_letters;
+#[path = "all/doctor.rs"]
+mod doctor;
 #[path = "all/exactly_once.rs"]
 mod exactly_once;
 #[path = "all/field_outbox.rs"]
@@ -53,6 +55,8 @@ mod neighbours;
 mod openapi;
 #[path = "all/outbox.rs"]
 mod outbox;
+#[path = "all/packaging.rs"]
+mod packaging;
 #[path = "all/postgres.rs"]
 mod postgres;
 #[path = "all/push/mod.rs"]

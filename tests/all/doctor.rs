@@ -70,7 +70,7 @@ async fn a_doctor_says_what_is_wrong_and_what_to_do() {
     said("ok", "stores.file", "made at start", "");
     said("ok", "destinations.there", "takes connections", "");
     said("WRONG", "destinations.away", "refused", "correct `destinations.away.url`");
-    said("WRONG", "destinations.nowhere", "does not resolve", "correct `destinations.nowhere.url`");
+    said("WRONG", "destinations.nowhere", "does not resolve", "Correct `destinations.nowhere.url`");
     said("WRONG", "handlers.work", "refused", "correct `handlers.work.url`");
     said("WRONG", "server.listen", "in use by something else", "change `server.listen`");
 
