@@ -63,6 +63,10 @@ mod postgres;
 mod push;
 #[path = "all/push_documents.rs"]
 mod push_documents;
+#[path = "all/push_proof.rs"]
+mod push_proof;
+#[path = "all/push_senders.rs"]
+mod push_senders;
 #[path = "all/rabbitmq.rs"]
 mod rabbitmq;
 #[path = "all/readme.rs"]

@@ -13,6 +13,7 @@ pub mod explain;
 pub mod intake;
 pub mod invoke;
 mod prepare;
+pub mod proof;
 pub mod publish;
 pub mod readiness;
 mod routing;

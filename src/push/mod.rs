@@ -15,6 +15,7 @@ mod handshake;
 mod headers;
 pub mod native;
 pub mod pubsub;
+pub mod qstash;
 pub mod registry;
 pub mod signature;
 pub mod sns;

@@ -3,13 +3,14 @@
 use super::Kind;
 
 /// Every format, in the order in which they are listed to people.
-pub const FORMATS: [&Kind; 9] = [
+pub const FORMATS: [&Kind; 10] = [
     &super::cloudevents::KIND,
     &super::eventbridge::KIND,
     &super::eventgrid::KIND,
     &super::github::KIND,
     &super::native::KIND,
     &super::pubsub::KIND,
+    &super::qstash::KIND,
     &super::sns::KIND,
     &super::standard_webhooks::KIND,
     &super::stripe::KIND,

@@ -65,7 +65,7 @@ const PIECES: [&str; 30] = [
     "AAAA",
 ];
 
-const HEADERS: [&str; 24] = [
+const HEADERS: [&str; 25] = [
     "ce-specversion",
     "ce-id",
     "ce-type",
@@ -90,6 +90,7 @@ const HEADERS: [&str; 24] = [
     "x-goog-pubsub-message-id",
     "traceparent",
     "webhook-request-origin",
+    "upstash-signature",
 ];
 
 const VALUES: [&str; 16] = [
@@ -322,6 +323,12 @@ fn pubsub() {
     let unwrapped =
         receiver("format = 'pubsub'\nhandler = 'h'\ntype = 't'\nauthorize = 'anonymous'\nunwrapped = true");
     run(&unwrapped.known(), None, &all(&["pubsub-07-unwrapped-metadata"]));
+}
+
+#[test]
+fn qstash() {
+    let closed = receiver("format = 'qstash'\ntype = 't'\nhandler = 'h'\nsecrets = 'sig_current_test'");
+    run(&open("qstash"), Some(&closed), &all(&["qstash-01-signed"]));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod eventgrid;
 mod fuzz;
+mod qstash;
 mod signed;
 mod sns;
 

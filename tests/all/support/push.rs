@@ -118,7 +118,15 @@ pub fn signed(mut envelope: Value) -> Value {
 pub struct RecordingProxy {
     port: u16,
     seen: Arc<Mutex<Vec<String>>>,
-    status: Arc<Mutex<u16>>,
+    played: Arc<Mutex<Played>>,
+}
+
+/// How SNS is played.
+#[derive(Clone, Copy)]
+struct Played {
+    status: u16,
+    /// A server (of plain HTTP, on loopback) that has the certificates; `None`: it is `keys/sns-signing-cert.pem`.
+    certificates: Option<u16>,
 }
 
 impl RecordingProxy {
@@ -126,16 +134,16 @@ impl RecordingProxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind the proxy");
         let port = listener.local_addr().expect("the proxy's address").port();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let status = Arc::new(Mutex::new(200));
+        let played = Arc::new(Mutex::new(Played { status: 200, certificates: None }));
         let tls = Arc::new(server_tls());
-        let (shared, answered) = (Arc::clone(&seen), Arc::clone(&status));
+        let (shared, answered) = (Arc::clone(&seen), Arc::clone(&played));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (seen, status, tls) = (Arc::clone(&shared), Arc::clone(&answered), Arc::clone(&tls));
-                std::thread::spawn(move || serve(stream, &seen, &status, tls));
+                let (seen, played, tls) = (Arc::clone(&shared), Arc::clone(&answered), Arc::clone(&tls));
+                std::thread::spawn(move || serve(stream, &seen, &played, tls));
             }
         });
-        Self { port, seen, status }
+        Self { port, seen, played }
     }
 
     pub fn url(&self) -> String {
@@ -144,7 +152,12 @@ impl RecordingProxy {
 
     /// What requests of SNS are answered with.
     pub fn answer(&self, status: u16) {
-        *self.status.lock().expect("the status") = status;
+        self.played.lock().expect("the play").status = status;
+    }
+
+    /// Certificates come from the server on this port.
+    pub fn certificates_from(&self, port: u16) {
+        self.played.lock().expect("the play").certificates = Some(port);
     }
 
     /// Every request so far: `CONNECT host:port`, and what came through it.
@@ -176,7 +189,7 @@ fn server_tls() -> rustls::ServerConfig {
 fn serve(
     mut stream: TcpStream,
     seen: &Mutex<Vec<String>>,
-    status: &Mutex<u16>,
+    played: &Mutex<Played>,
     tls: Arc<rustls::ServerConfig>,
 ) {
     let record = |line: &str| seen.lock().expect("the record").push(line.trim_end().to_owned());
@@ -193,14 +206,33 @@ fn serve(
     let mut inside = rustls::StreamOwned::new(connection, stream);
     while let Some(line) = head(&mut inside) {
         record(line.trim_end_matches("HTTP/1.1"));
-        let body = if line.contains(".pem ") { read("keys/sns-signing-cert.pem") } else { b"<ok/>".to_vec() };
-        let status = *status.lock().expect("the status");
+        let Played { status, certificates } = *played.lock().expect("the play");
+        let body = match (line.split(' ').nth(1), certificates) {
+            (Some(path), Some(port)) if path.ends_with(".pem") => asked_of(port, path),
+            (Some(path), None) if path.ends_with(".pem") => read("keys/sns-signing-cert.pem"),
+            _ => b"<ok/>".to_vec(),
+        };
         let head = format!("HTTP/1.1 {status} Said\r\nContent-Length: {}\r\n\r\n", body.len());
         if inside.write_all(head.as_bytes()).and_then(|()| inside.write_all(&body)).is_err() {
             return;
         }
         let _ = inside.flush();
     }
+}
+
+/// What the server on this port, which plays all of AWS, says of a path of SNS's. The credential's scope tells it
+/// that SNS is meant.
+pub fn asked_of(port: u16, path: &str) -> Vec<u8> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    let scope = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/sns/aws4_request, SignedHeaders=host, Signature=x";
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {scope}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).expect("ask");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    let head = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
+    answer.split_off(head + 4)
 }
 
 /// The first line of a request whose head is read whole.

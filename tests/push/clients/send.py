@@ -43,12 +43,13 @@ def cloudevents_v1(url, _):
     from cloudevents.v1.http import CloudEvent, to_binary, to_structured
 
     for number, write in enumerate([to_binary, to_structured]):
-        event = CloudEvent({
+        attributes = {
             "id": f"v1-{number}",
             "type": "order.created",
             "source": "/python",
             "datacontenttype": "application/json",
-        }, {"order": number})
+        }
+        event = CloudEvent(attributes, {"order": number})
         headers, body = write(event)
         yield post(url, headers, body)
 
@@ -90,8 +91,6 @@ def sns(endpoint, url):
     yield client.publish(
         TopicArn=topic,
         Message=json.dumps({"order": 1, "name": "Zoë"}),
-        Subject="An order",
-        MessageAttributes={"kind": {"DataType": "String", "StringValue": "order.created"}},
     )["MessageId"]
 
 
