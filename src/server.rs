@@ -7,7 +7,7 @@
 
 pub mod stores;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -267,6 +267,7 @@ fn handler_targets(
             retry: config::destinations::Retry::from(handler.retry).into(),
             breaker: breaker_settings(handler.breaker),
             paused: false,
+            order: handler.order(),
             transport: Arc::clone(transport) as transport::Shared,
             handler: Some(HandlerOptions {
                 deduplicate,
@@ -326,6 +327,7 @@ fn build_targets(config: &Config, context: &transport::Context) -> anyhow::Resul
                 retry: destination.retry.into(),
                 breaker: breaker_settings(destination.breaker),
                 paused: destination.paused,
+                order: destination.order(),
                 transport,
                 handler: None,
             })
@@ -373,8 +375,16 @@ fn routing(config: &Config) -> Routing {
         handlers: gateway::Handlers::new(
             config.handlers.iter().map(|(name, handler)| (name.as_str(), handler.types.clone())),
         ),
+        ordered: ordered(config),
         unroutable: config.routing.unroutable,
     }
+}
+
+fn ordered(config: &Config) -> BTreeSet<Target> {
+    let destinations = config.destinations.iter().filter(|(_, destination)| destination.ordered);
+    let handlers = config.handlers.iter().filter(|(_, handler)| handler.ordered);
+    let destinations = destinations.map(|(name, _)| Target::destination(name));
+    destinations.chain(handlers.map(|(name, _)| Target::handler(name))).collect()
 }
 
 /// What is done with messages, but for telemetry: that of `serve` is not this one's.

@@ -53,6 +53,8 @@ mod listen;
 mod neighbours;
 #[path = "all/openapi.rs"]
 mod openapi;
+#[path = "all/ordering.rs"]
+mod ordering;
 #[path = "all/outbox.rs"]
 mod outbox;
 #[path = "all/packaging.rs"]
@@ -75,6 +77,8 @@ mod readme;
 mod relay;
 #[path = "all/scenario_load.rs"]
 mod scenario_load;
+#[path = "all/scenario_ordering.rs"]
+mod scenario_ordering;
 #[path = "all/scenario_outage.rs"]
 mod scenario_outage;
 #[path = "all/scenario_schemathesis.rs"]

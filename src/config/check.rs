@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
-use super::destinations::{Breaker, Retry};
+use super::destinations::{Breaker, OnDeadLetter, Retry};
 use super::errors::{Problem, closest};
 use super::identity::Messages;
 use super::key::Key;
@@ -261,6 +261,7 @@ impl Found {
             if let Some(number) = destination.max_in_flight {
                 self.within(key.name("max_in_flight"), number, 1, 10_000);
             }
+            self.order(&key, destination.ordered, destination.on_dead_letter);
             self.patience(&key, &destination.retry, &destination.breaker);
 
             if !transports.contains(&destination.transport.as_str()) {
@@ -292,6 +293,13 @@ impl Found {
         }
     }
 
+    fn order(&mut self, key: &Key, ordered: bool, on_dead_letter: OnDeadLetter) {
+        if !ordered && on_dead_letter == OnDeadLetter::Block {
+            let text = "needs `ordered = true`: without an order no message waits for another";
+            self.add(key.name("on_dead_letter"), text);
+        }
+    }
+
     fn patience(&mut self, key: &Key, retry: &Retry, breaker: &Breaker) {
         let retry_key = key.name("retry");
         self.within(retry_key.name("max_attempts"), retry.max_attempts, 1, 1_000_000);
@@ -317,6 +325,7 @@ impl Found {
                 self.add(key.name("secret"), text);
             }
             self.timeout(&key, handler.timeout);
+            self.order(&key, handler.ordered, handler.on_dead_letter);
             self.patience(&key, &handler.retry.into(), &handler.breaker);
             self.within(key.name("concurrency"), handler.concurrency, 1, 10_000);
             self.on_error(&key, &handler.on_error);

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Duration, Rate};
 pub use crate::domain::delivery::Format;
+pub use crate::domain::ordering::OnDeadLetter;
 use crate::domain::retry::Backoff;
 
 /// A target of a transport. Beside these keys it takes those of its transport.
@@ -15,6 +16,15 @@ pub struct Destination {
     /// How long one attempt may take.
     #[serde(default = "timeout")]
     pub timeout: Duration,
+    /// Whether it gets the messages of one partition key one after the other, in the order in which they were
+    /// published: the next one only when the one before it was acknowledged. A message that fails holds up its
+    /// key until it succeeds or is a dead letter; other keys go on. Messages without a partition key are one key.
+    #[serde(default)]
+    pub ordered: bool,
+    /// What a dead letter does to the later messages of its key: `continue` (they go on; it is out of order when it
+    /// is replayed) or `block` (they wait until it is replayed, discarded or purged; needs `ordered`).
+    #[serde(default)]
+    pub on_dead_letter: OnDeadLetter,
     /// Whether the destination begins paused: messages for it are stored and not sent. (Pausing over the API
     /// needs no restart.)
     #[serde(default)]
@@ -49,11 +59,18 @@ fn timeout() -> Duration {
 }
 
 impl Destination {
+    /// What dead letters do to its keys, where it is ordered.
+    pub fn order(&self) -> Option<OnDeadLetter> {
+        self.ordered.then_some(self.on_dead_letter)
+    }
+
     /// A destination with the defaults of everything.
     pub fn new(transport: impl Into<String>) -> Self {
         Self {
             transport: transport.into(),
             timeout: timeout(),
+            ordered: false,
+            on_dead_letter: OnDeadLetter::default(),
             paused: false,
             format: Format::default(),
             max_in_flight: None,

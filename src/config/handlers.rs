@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 use url::Url;
 
-use super::destinations::{Breaker, Retry};
+use super::destinations::{Breaker, OnDeadLetter, Retry};
 use super::on_error::OnError;
 use super::{Duration, Rate, Secret, Secrets};
 use crate::domain::identity::{HandlerDeduplication, IdFrom, Path};
@@ -40,6 +40,15 @@ pub struct Handler {
     #[serde(default)]
     #[schemars(extend("examples" = ["10/s"]))]
     pub rate: Option<Rate>,
+    /// Whether it gets the messages of one partition key one after the other, in the order in which they were
+    /// published: the next one only when the one before it was handled. A message that fails holds up its key until
+    /// it is handled or is a dead letter; other keys go on. Messages without a partition key are one key.
+    #[serde(default)]
+    pub ordered: bool,
+    /// What a dead letter does to the later messages of its key: `continue` (they go on; it is out of order when it
+    /// is replayed) or `block` (they wait until it is replayed, discarded or purged; needs `ordered`).
+    #[serde(default)]
+    pub on_dead_letter: OnDeadLetter,
     /// How often, and how far apart, a message that it failed on is handed to it again.
     #[serde(default)]
     pub retry: HandlerRetry,
@@ -81,6 +90,11 @@ fn concurrency() -> u32 {
 }
 
 impl Handler {
+    /// What dead letters do to its keys, where it is ordered.
+    pub fn order(&self) -> Option<OnDeadLetter> {
+        self.ordered.then_some(self.on_dead_letter)
+    }
+
     /// The address as it is now.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use schemars::{Schema, SchemaGenerator};
 
+use super::destinations::OnDeadLetter;
 use super::load::{Backends, parse};
 use super::{Config, Destination, Duration, Errors};
 use crate::domain::grant::Grant;
@@ -356,6 +357,53 @@ fn a_mistake_in_the_environment_names_the_variable() {
         .to_string();
     assert!(errors.contains("ONCEGATE__SERVER__COLOUR: server.colour: there is no such key"), "{errors}");
     assert!(errors.contains("ONCEGATE__HISTORY__KEEP: history.keep: "), "{errors}");
+}
+
+#[test]
+fn dead_letters_block_ordered_targets_only() {
+    let config = load(
+        r#"
+        [destinations.a]
+        transport = "stdout"
+        ordered = true
+        [destinations.b]
+        transport = "stdout"
+        ordered = true
+        on_dead_letter = "block"
+        [destinations.c]
+        transport = "stdout"
+        [[routes]]
+        types = ["*"]
+        destinations = ["a", "b", "c"]
+        [handlers.h]
+        types = ["*"]
+        url = "http://h"
+        ordered = true
+        on_dead_letter = "continue"
+        "#,
+    )
+    .unwrap();
+    let orders = ["a", "b", "c"].map(|name| config.destinations[name].order());
+    assert_eq!(orders, [Some(OnDeadLetter::Continue), Some(OnDeadLetter::Block), None]);
+    assert_eq!(config.handlers["h"].order(), Some(OnDeadLetter::Continue));
+    let errors = load(
+        r#"
+        [destinations.a]
+        transport = "stdout"
+        on_dead_letter = "block"
+        [[routes]]
+        types = ["*"]
+        destinations = ["a"]
+        [handlers.h]
+        types = ["*"]
+        url = "http://h"
+        on_dead_letter = "block"
+        "#,
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(errors.contains("destinations.a.on_dead_letter: needs `ordered = true`"), "{errors}");
+    assert!(errors.contains("handlers.h.on_dead_letter: needs `ordered = true`"), "{errors}");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use super::scanner;
 use super::settler::{self, Settler};
 use super::worker::Worker;
 use crate::domain::delivery::{Delivery, Target};
+use crate::domain::ordering::OnDeadLetter;
 use crate::domain::retry::Backoff;
 use crate::domain::{Clock, Random, Token};
 use crate::store::deliveries::Receipt;
@@ -41,6 +42,8 @@ pub struct TargetOptions {
     pub breaker: breaker::Settings,
     /// Paused by the configuration.
     pub paused: bool,
+    /// Whether the messages of a key come one after the other, and what a dead letter does to those behind it.
+    pub order: Option<OnDeadLetter>,
     /// Handlers only. Their leases are renewed while they run, so that `lease` may be shorter than `timeout`.
     pub handler: Option<HandlerOptions>,
 }
@@ -172,6 +175,7 @@ pub struct Held {
 #[derive(Clone, Debug)]
 pub struct TargetView {
     pub target: Target,
+    pub ordered: bool,
     pub breaker_open: bool,
     pub paused: bool,
     pub last_error: Option<String>,
@@ -238,6 +242,10 @@ impl Engine {
     /// Room for a row of `bytes`, or `None`: then the row is written `waiting` and taken from the store later.
     pub fn reserve(&self, target: &Target, bytes: usize) -> Option<Permit> {
         let worker = self.shared.workers.get(target)?;
+        // Whose turn it is, the store knows.
+        if worker.options.order.is_some() {
+            return None;
+        }
         if self.shared.draining.is_cancelled() || !worker.wants_memory(self.shared.clock.monotonic()) {
             return None;
         }
@@ -284,6 +292,18 @@ impl Engine {
         if let Some(worker) = self.shared.workers.get(target) {
             worker.note_due(self.shared.clock.monotonic() + after);
         }
+    }
+
+    /// Rows of this target came back, which may have been written while it had no order.
+    pub fn note_strays(&self, target: &Target) {
+        if let Some(worker) = self.shared.workers.get(target) {
+            worker.note_strays(self.shared.clock.monotonic());
+        }
+    }
+
+    /// What dead letters do to the keys of a target; `None`: it is not ordered.
+    pub fn order(&self, target: &Target) -> Option<OnDeadLetter> {
+        self.shared.workers.get(target)?.options.order
     }
 
     /// Pauses or resumes on this node, at once; other nodes follow the store.

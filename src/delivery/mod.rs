@@ -12,6 +12,7 @@
 //! - [`gate`]: what the engines of several stores share of a target: its breaker and its slots.
 //! - [`settler`]: writes what attempts came to, many per commit, until the store has it.
 //! - [`inbox`]: what is particular to handlers: claims before they run, messages that they publish.
+//! - [`lanes`]: ordered targets: a round through the keys, each of whose first rows may be due.
 //! - [`outcome`]: what a failed attempt means for its row, its target's breaker, and the target.
 //! - [`pace`]: how often attempts may begin.
 //! - [`renewals`]: keeps the leases of what runs.
@@ -29,6 +30,7 @@ pub mod breaker;
 mod engine;
 mod gate;
 mod inbox;
+mod lanes;
 mod outcome;
 pub mod pace;
 mod renewals;

@@ -93,6 +93,10 @@ async fn round(
     }
     if now >= *next_orphans {
         *next_orphans = now + ORPHANS_EVERY;
+        for worker in shared.workers.values().filter(|worker| worker.options.order.is_some()) {
+            // What a node wrote that did not know of the order yet.
+            worker.note_strays(now);
+        }
         for backlog in shared.store.backlog().await? {
             if !shared.workers.contains_key(&backlog.target) {
                 tracing::warn!(

@@ -264,6 +264,10 @@ fn is_final(error: &store::Error) -> bool {
 }
 
 fn report(shared: &Shared, item: &Item, settled: Option<Settled>) {
+    if let Some(worker) = shared.workers.get(&item.target).filter(|worker| worker.options.order.is_some()) {
+        // It is the turn of the next one of its key.
+        worker.note_due(shared.clock.monotonic());
+    }
     match (&item.settlement.outcome, settled) {
         (Settle::Dead { error, .. }, Some(Settled::Yes)) => {
             shared.metrics.dead(&item.target, error.kind, 1);
@@ -280,7 +284,7 @@ fn report(shared: &Shared, item: &Item, settled: Option<Settled>) {
                 "discarded, as the handler's policy says"
             );
         }
-        (Settle::Retry { .. } | Settle::Discard { .. } | Settle::Dead { .. }, Some(Settled::Fenced)) => {
+        (_, Some(Settled::Fenced)) => {
             tracing::debug!(
                 message = %item.message_id, target_name = %item.target.name,
                 "the row was taken by somebody else meanwhile; nothing written"

@@ -14,6 +14,7 @@ use super::attempt::{self, Concluded};
 use super::breaker::Admission;
 use super::engine::{Held, Shared, TargetOptions, TargetView};
 use super::gate::{Gate, Gates, Turn};
+use super::lanes::{Rounds, Step};
 use super::settler::Item;
 use crate::domain::delivery::{DeadKind, MAX_TAKES};
 use crate::store::deliveries::{Counted, Take, Taken};
@@ -35,6 +36,8 @@ pub(super) struct Worker {
     changed: Arc<Notify>,
     /// When the store is to be asked next, as far as is known.
     next_due: Mutex<Option<Instant>>,
+    /// How far the look through the keys of an ordered target has come.
+    rounds: Rounds,
     pub gate: Arc<Gate>,
     paused: AtomicBool,
     /// Whether the store has said yet which targets are paused; before that nothing is attempted.
@@ -60,6 +63,7 @@ impl Worker {
             changed,
             // What a node that died left behind is looked for at once.
             next_due: Mutex::new(Some(now)),
+            rounds: Rounds::new(),
             paused: AtomicBool::new(false),
             pause_known: AtomicBool::new(false),
             last_error: Mutex::new(None),
@@ -87,6 +91,17 @@ impl Worker {
     }
 
     pub fn note_due(&self, at: Instant) {
+        self.rounds.news();
+        self.look_again(at);
+    }
+
+    /// Rows without a place in the order may be there.
+    pub fn note_strays(&self, now: Instant) {
+        self.rounds.note_strays();
+        self.note_due(now);
+    }
+
+    fn look_again(&self, at: Instant) {
         let mut next = lock(&self.next_due);
         if next.is_none_or(|known| at < known) {
             *next = Some(at);
@@ -115,6 +130,7 @@ impl Worker {
     pub fn view(&self) -> TargetView {
         TargetView {
             target: self.options.target.clone(),
+            ordered: self.options.order.is_some(),
             breaker_open: self.gate.is_open(),
             paused: self.is_paused(),
             last_error: lock(&self.last_error).clone(),
@@ -311,7 +327,14 @@ impl Task {
             token: self.shared.random.token(),
         };
         let store = Arc::clone(&self.shared.store);
-        self.look = look(store, take, now).boxed().fuse();
+        let worker = Arc::clone(&self.worker);
+        self.look = match self.worker.options.order {
+            None => look(store, take, now).boxed().fuse(),
+            Some(on_dead_letter) => {
+                let step = self.worker.rounds.step(take, on_dead_letter);
+                look_in_order(worker, store, step, now).boxed().fuse()
+            }
+        };
     }
 
     /// How many rows may be taken: what can begin soon. Not a few at a time while many are in flight.
@@ -333,7 +356,7 @@ impl Task {
             Ok(looked) => {
                 self.shared.store_answered();
                 if let Some(next) = looked.next {
-                    self.worker.note_due(now + next);
+                    self.worker.look_again(now + next);
                 }
                 for taken in looked.taken {
                     let held = Held {
@@ -441,4 +464,17 @@ async fn look(store: store::Shared, take: Take, asked_at: Instant) -> store::Res
         if taken.is_empty() { next.map(|next| next.max(LOCKED_ROWS)) } else { next }
     };
     Ok(Looked { taken, asked_at, token: take.token, next })
+}
+
+/// A step through the keys.
+async fn look_in_order(
+    worker: Arc<Worker>,
+    store: store::Shared,
+    step: Step,
+    asked_at: Instant,
+) -> store::Result<Looked> {
+    let looked = step.make(&store).await.inspect_err(|_| worker.rounds.failed(&step))?;
+    let next = worker.rounds.stepped(&looked, asked_at);
+    let next = next.map(|next| next.saturating_duration_since(asked_at));
+    Ok(Looked { taken: looked.taken, asked_at, token: step.take.take.token, next })
 }

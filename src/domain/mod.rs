@@ -19,6 +19,7 @@ pub mod json;
 pub mod media;
 pub mod message;
 pub mod native;
+pub mod ordering;
 pub mod policy;
 pub mod retry;
 pub mod routing;

@@ -14,7 +14,7 @@ use crate::domain::claim::ClaimKey;
 use crate::domain::identity::{Derived, Enforcement, Facts, OnDuplicate};
 use crate::domain::message::{Draft, Message};
 use crate::domain::{Random, Timestamp};
-use crate::store::accept::{self, NewDelivery, WorkClaim};
+use crate::store::accept::{self, WorkClaim};
 use crate::telemetry::Metrics;
 use crate::telemetry::trace::Traces;
 
@@ -126,7 +126,7 @@ impl Preparer {
             on_duplicate: enforcement
                 .map_or(OnDuplicate::Acknowledge, |enforcement| enforcement.on_duplicate),
         };
-        let rows = targets.into_iter().map(|target| NewDelivery { target, hold: None }).collect();
+        let rows = targets.into_iter().map(|target| self.routing.row(target, &message)).collect();
         let stored = accept::Message { row_id, message, claim, same_as: None, targets: rows };
         Ok(Prepared { element, stored })
     }

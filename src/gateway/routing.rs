@@ -1,12 +1,15 @@
 //! Where a message goes: the routes, or the destinations that the publisher names; and the handlers of its type.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Error, Result};
 use crate::auth::Principal;
+use crate::domain::Message;
 use crate::domain::delivery::Target;
 use crate::domain::message::Draft;
+use crate::domain::ordering::OrderKey;
 use crate::domain::routing::{Pattern, Table, Unroutable};
+use crate::store::accept::NewDelivery;
 
 /// The routing table and the names that it may use.
 #[derive(Clone, Debug)]
@@ -14,6 +17,8 @@ pub struct Routing {
     pub table: Table,
     pub destinations: Destinations,
     pub handlers: Handlers,
+    /// Those that get the messages of a key one after the other.
+    pub ordered: BTreeSet<Target>,
     pub unroutable: Unroutable,
 }
 
@@ -78,6 +83,13 @@ impl Routing {
             });
         }
         Ok(targets)
+    }
+
+    /// The row of a message for `target`.
+    pub(super) fn row(&self, target: Target, message: &Message) -> NewDelivery {
+        let key = || OrderKey::new(&message.tenant, message.partition_key.as_deref());
+        let order = self.ordered.contains(&target).then(key);
+        NewDelivery { order, ..NewDelivery::waiting(target) }
     }
 
     fn named(&self, principal: &Principal, kind: &str, names: &[String]) -> Result<Vec<Target>> {

@@ -7,8 +7,9 @@ use utoipa::ToSchema;
 use super::{Error, Gateway, Result, may_read, may_write};
 use crate::auth::Principal;
 use crate::domain::delivery::TargetKind;
+use crate::domain::ordering::OnDeadLetter;
 use crate::store::accept::MessageState;
-use crate::store::status::{Cancelled, MessageQuery, MessageStatus, TargetStatus};
+use crate::store::status::{Ahead, Cancelled, MessageQuery, MessageStatus, TargetStatus};
 
 /// A message, per target.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -48,6 +49,21 @@ pub struct Delivery {
     /// Of the last failed attempt; `Discarded` where an error policy gave the delivery up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
+    /// The message whose turn it is of its key, where the target is ordered and it is another's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<WaitsFor>,
+}
+
+/// What a message of an ordered target waits for.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitsFor {
+    pub message_id: String,
+    /// `pending` (being delivered, or next), `retrying` or `dead`.
+    pub state: String,
+    /// The id of the dead letter that blocks the key: replay or discard it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letter: Option<String>,
 }
 
 /// A page of messages.
@@ -83,9 +99,16 @@ impl Gateway {
     /// `NotFound` when nothing of it is left, or it is another tenant's.
     pub async fn message(&self, principal: &Principal, id: &str) -> Result<Message> {
         may_read(principal)?;
-        let found =
-            if plausible(id) { self.store(principal).message(&principal.tenant, id).await? } else { None };
-        found.map(Message::from).ok_or_else(|| not_found(id))
+        let node = self.stores.of(&principal.tenant);
+        let found = if plausible(id) { node.store.message(&principal.tenant, id).await? } else { None };
+        let mut found = found.ok_or_else(|| not_found(id))?;
+        for one in &mut found.targets {
+            // Dead letters matter where they block.
+            if node.engine.order(&one.target) != Some(OnDeadLetter::Block) {
+                one.ahead.retain(|ahead| ahead.dead_letter.is_none());
+            }
+        }
+        Ok(found.into())
     }
 
     /// Messages that still have rows; with the states `sent` and `handled`, those that have receipts.
@@ -190,8 +213,20 @@ impl From<MessageStatus> for Message {
     }
 }
 
+impl From<Ahead> for WaitsFor {
+    fn from(ahead: Ahead) -> Self {
+        Self {
+            message_id: ahead.message_id,
+            state: ahead.state.as_str().to_owned(),
+            dead_letter: ahead.dead_letter.map(|id| id.to_string()),
+        }
+    }
+}
+
 impl From<TargetStatus> for Delivery {
     fn from(status: TargetStatus) -> Self {
+        // Of a message and a dead letter, what somebody has to do something about.
+        let ahead = status.ahead.into_iter().max_by_key(|ahead| ahead.dead_letter.is_some());
         Self {
             name: status.target.name.to_string(),
             state: status.state.as_str().to_owned(),
@@ -199,6 +234,7 @@ impl From<TargetStatus> for Delivery {
             due_at: status.due_at,
             sent_at: status.sent_at,
             error_kind: status.error_kind,
+            waits_for: ahead.map(WaitsFor::from),
         }
     }
 }

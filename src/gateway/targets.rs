@@ -36,6 +36,8 @@ pub struct TargetItem {
     pub name: String,
     /// `destination` or `handler`.
     pub kind: TargetKindName,
+    /// Whether it gets the messages of a partition key one after the other.
+    pub ordered: bool,
     /// Rows that wait for it or are being delivered.
     pub depth: u64,
     /// The earliest due time of these rows.
@@ -277,6 +279,7 @@ impl TargetItem {
 
 fn item(view: &TargetView) -> TargetItem {
     TargetItem {
+        ordered: view.ordered,
         breaker: if view.breaker_open { BreakerName::Open } else { BreakerName::Closed },
         paused: view.paused,
         last_error: view.last_error.clone(),
@@ -291,6 +294,7 @@ fn unconfigured(target: &Target) -> TargetItem {
             TargetKind::Destination => TargetKindName::Destination,
             TargetKind::Handler => TargetKindName::Handler,
         },
+        ordered: false,
         depth: 0,
         oldest_due_at: None,
         breaker: BreakerName::Closed,

@@ -11,6 +11,7 @@ use super::claims::Claim;
 use super::{Error, ErrorKind, Result};
 use crate::domain::claim::ClaimKey;
 use crate::domain::delivery::Target;
+use crate::domain::ordering::OrderKey;
 use crate::domain::{self, Timestamp, Token};
 
 /// One HTTP request's (or one push's, one intake row's) worth of messages: stored whole or not at all.
@@ -119,6 +120,16 @@ pub struct NewDelivery {
     /// `None`: it is written `waiting`, due now. A message with a `deliver_at` in the future is written
     /// `scheduled`, due then, whatever this says.
     pub hold: Option<Duration>,
+    /// `Some`: it has its place in the order of this key, behind all rows of the key that were there before and
+    /// those before it in its request. Such a row is never held.
+    pub order: Option<OrderKey>,
+}
+
+impl NewDelivery {
+    /// A row that waits to be taken.
+    pub fn waiting(target: Target) -> Self {
+        Self { target, hold: None, order: None }
+    }
 }
 
 /// Renders a request's answer, so that the stored one is exactly what is answered.

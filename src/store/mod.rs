@@ -16,6 +16,7 @@ pub mod error;
 pub mod group;
 pub mod inbox;
 pub mod intake;
+pub mod lanes;
 pub mod look;
 pub mod outbox;
 mod postgres;
@@ -98,7 +99,17 @@ pub trait Store: Send + Sync + 'static {
     /// Leases up to `limit` due rows of one target, in order of their due time.
     async fn take(&self, take: &deliveries::Take) -> Result<Vec<deliveries::Taken>>;
 
-    /// Settles a batch; one answer per settlement, in order.
+    /// Of an ordered target: leases, of each key, the row whose turn it is, if it is due, for up to `take.limit`
+    /// keys. A row that was begun stays the first of its key until it is settled; no other of the key is leased
+    /// beside it. See [`lanes`].
+    async fn take_in_order(&self, take: &lanes::Take) -> Result<lanes::Looked>;
+
+    /// Gives up to `limit` rows of a target that were written while it had no order a place in it, by when they were
+    /// accepted, before all that have one; not those that are on their way. Returns how many.
+    async fn adopt(&self, target: &Target, limit: u32) -> Result<u64>;
+
+    /// Settles a batch; one answer per settlement, in order. A row in an order that somebody else has leased just
+    /// now does not go.
     async fn settle(&self, batch: &[deliveries::Settlement]) -> Result<Vec<deliveries::Settled>>;
 
     /// Makes leased rows that were not attempted due again, now. Rows whose token no longer holds are left.

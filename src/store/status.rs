@@ -54,6 +54,19 @@ pub struct TargetStatus {
     pub due_at: Option<Timestamp>,
     pub sent_at: Option<Timestamp>,
     pub error_kind: Option<String>,
+    /// What it waits for, if it has its place in an order and it is not its turn: the message of its key whose
+    /// turn it is, and the first dead letter of an earlier one (which matters where dead letters block). Told by
+    /// [`Store::message`](super::Store::message) only.
+    pub ahead: Vec<Ahead>,
+}
+
+/// A message that another one of its key waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    pub message_id: String,
+    pub state: MessageState,
+    /// The dead letter's id, if it is one.
+    pub dead_letter: Option<uuid::Uuid>,
 }
 
 /// The state of a delivery that was made.

@@ -115,6 +115,7 @@ fn target(name: &str, transport: &Arc<Scripted>) -> TargetOptions {
         },
         breaker: breaker::Settings { failures: 50, open: Duration::from_millis(200) },
         paused: false,
+        order: None,
         handler: None,
     }
 }
@@ -144,6 +145,7 @@ fn gateway_on(store: store::Shared, targets: Vec<TargetOptions>) -> Arc<Gateway>
         destinations: Destinations::new(names.iter().map(String::as_str)),
         handlers: Handlers::default(),
         table: Table::new(vec![Route { types: vec!["*".parse().unwrap()], targets: names }]),
+        ordered: std::collections::BTreeSet::new(),
         unroutable: Unroutable::Refuse,
     };
     let preparer = Preparer {

@@ -22,6 +22,8 @@ mod handling;
 mod identity;
 #[path = "store_conformance/keeping_house.rs"]
 mod keeping_house;
+#[path = "store_conformance/ordering.rs"]
+mod ordering;
 #[path = "store_conformance/settling.rs"]
 mod settling;
 #[path = "store_conformance/sqlite_only.rs"]
@@ -88,6 +90,19 @@ macro_rules! conforms {
                     what_expired_becomes_a_dead_letter
                     what_is_leased_does_not_expire
                     expiring_is_bounded;
+                ordering:
+                    of_each_key_the_first_is_taken_and_no_other
+                    rows_of_a_request_and_requests_one_after_the_other_keep_their_order
+                    a_retry_holds_up_its_key_and_no_other
+                    a_dead_letter_frees_its_key_or_blocks_it
+                    a_schedule_holds_up_nothing_and_joins_when_it_is_due
+                    a_lease_that_ended_is_taken_over_and_its_owner_is_fenced
+                    concurrent_takers_never_hold_two_of_a_key
+                    messages_without_a_key_are_one_key_and_tenants_have_their_own
+                    many_keys_are_looked_at_in_steps
+                    rows_from_before_the_order_come_first_in_it
+                    what_expires_holds_up_nothing
+                    what_a_message_waits_for_is_told;
                 claims:
                     a_claim_is_granted_once
                     a_claim_is_renewed_and_confirmed_and_stands_until_its_window_ends

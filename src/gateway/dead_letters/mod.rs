@@ -248,6 +248,7 @@ impl DeadLetters<'_> {
                 );
                 if let Some(engine) = self.engine {
                     engine.note_due(target, std::time::Duration::ZERO);
+                    engine.note_strays(target);
                 }
             }
             replayed += number;
@@ -281,6 +282,12 @@ impl DeadLetters<'_> {
                 number, released_claims = claims == Claims::Release, filter = ?selection.filter,
                 principal = %principal.name, "dead letters discarded"
             );
+        }
+        if let Some(engine) = self.engine.filter(|_| discarded > 0) {
+            // What they blocked goes on.
+            for target in self.targets.iter().filter(|target| engine.order(target).is_some()) {
+                engine.note_due(target, std::time::Duration::ZERO);
+            }
         }
         let remaining = self.store.count_dead_letters(&selection).await?;
         Ok(DiscardAnswer { discarded, remaining })

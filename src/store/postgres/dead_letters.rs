@@ -92,12 +92,12 @@ pub(super) const REPLAY: &str = concat!(
     ), put AS (
         INSERT INTO oncegate.deliveries
             (row_id, target_no, kind, target, state, due_at, token, tenant, message_id, type, deduplication_id,
-             partition_key, correlation_id, deliver_at, claim_key, accepted_at, envelope, body, forced)
+             partition_key, correlation_id, deliver_at, claim_key, accepted_at, envelope, body, forced, order_key, turn)
         SELECT g.row_id, (g.target_no % $13) + $13 * (1 + (g.target_no / $13) % 31), g.kind, g.target, 1,
             now() - interval '1 microsecond'
                 * (count(*) OVER () - row_number() OVER (ORDER BY g.accepted_at, g.row_id, g.target_no)),
             0, g.tenant, g.message_id, g.type, g.deduplication_id, g.partition_key, g.correlation_id, g.deliver_at,
-            g.claim_key, g.accepted_at, g.envelope, g.body, $11
+            g.claim_key, g.accepted_at, g.envelope, g.body, $11, g.order_key, g.turn
         FROM gone g
         RETURNING kind, target
     )

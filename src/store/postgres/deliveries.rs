@@ -18,6 +18,18 @@ use crate::domain::{RowKey, Timestamp, Token};
 use crate::store::Result;
 use crate::store::deliveries::{Counted, DeadNote, Settle, Settlement, Take, Taken};
 
+/// What is read of a row that was taken (`d`), and when it was due (`due`).
+macro_rules! taken_columns {
+    () => {
+        concat!(
+            "d.row_id, d.target_no, d.kind, d.target, d.attempts, d.taken, d.forced, due.due_at AS was_due_at,
+                coalesce(d.deliver_by <= now(), false) AS expired, ",
+            message_columns!()
+        )
+    };
+}
+pub(super) use taken_columns;
+
 /// By `ctid`, which is faster than by key; the row is locked, so it stays where it is.
 pub(super) const TAKE: &str = concat!(
     "WITH due AS MATERIALIZED (
@@ -28,9 +40,8 @@ pub(super) const TAKE: &str = concat!(
     )
     UPDATE oncegate.deliveries d SET state = 2, token = $5, taken = d.taken + 1, due_at = now() + $6::interval
     FROM due WHERE d.ctid = due.place
-    RETURNING d.row_id, d.target_no, d.kind, d.target, d.attempts, d.taken, d.forced, due.due_at AS was_due_at,
-        coalesce(d.deliver_by <= now(), false) AS expired, ",
-    message_columns!()
+    RETURNING ",
+    taken_columns!()
 );
 
 pub(super) const GIVE_BACK: &str = "UPDATE oncegate.deliveries d
@@ -65,13 +76,13 @@ pub(super) const EXPIRE: &str = "WITH late AS MATERIALIZED (
         INSERT INTO oncegate.dead_letters
             (id, row_id, target_no, kind, target, attempts, tenant, message_id, type, deduplication_id,
              partition_key, correlation_id, deliver_at, deliver_by, claim_key, accepted_at, error_kind,
-             error_text, failed_at, envelope, body)
+             error_text, failed_at, order_key, turn, envelope, body)
         SELECT (lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7'
                 || substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid,
             d.row_id, d.target_no, d.kind, d.target, d.attempts, d.tenant, d.message_id, d.type,
             d.deduplication_id, d.partition_key, d.correlation_id, d.deliver_at, d.deliver_by, d.claim_key,
             d.accepted_at, 'Expired', coalesce('deliver-by has passed; the last error: ' || d.error_text,
-                'deliver-by has passed'), now(), d.envelope, d.body
+                'deliver-by has passed'), now(), d.order_key, abs(d.turn), d.envelope, d.body
         FROM gone d
         RETURNING kind, target
     )
@@ -90,11 +101,24 @@ pub(super) async fn take(store: &Postgres, take: &Take) -> Result<Vec<Taken>> {
         .bind(interval(take.lease));
     let result = session.rows(query).await;
     let found = session.finish(result).await?;
-    let mut taken = Vec::with_capacity(found.len());
-    let mut unreadable = Vec::new();
+    let taken = read_all(store, &found, take).await?;
     let mut last_due_at: Option<Timestamp> = None;
     for row in &found {
         last_due_at = last_due_at.max(Some(row.try_get("was_due_at").map_err(Fault::from)?));
+    }
+    let front = match last_due_at {
+        Some(due_at) if found.len() >= take.limit as usize => Found::UpTo(due_at),
+        _ => Found::Emptied,
+    };
+    store.floors.found(&take.target, floor, front, server_now, started);
+    Ok(taken)
+}
+
+/// Reads what was taken, in the order in which it was due.
+pub(super) async fn read_all(store: &Postgres, found: &[PgRow], take: &Take) -> Result<Vec<Taken>> {
+    let mut taken = Vec::with_capacity(found.len());
+    let mut unreadable = Vec::new();
+    for row in found {
         match read_taken(row, &take.target) {
             Ok(read) => taken.push(read),
             Err(fault) => unreadable.push(bury(row, take.token, &fault)?),
@@ -103,11 +127,6 @@ pub(super) async fn take(store: &Postgres, take: &Take) -> Result<Vec<Taken>> {
     // They must not hold up the others for ever. Should this fail, their leases end and they come again.
     settle::settle(store, &unreadable).await?;
     taken.sort_unstable_by_key(|(was_due_at, taken)| (*was_due_at, taken.delivery.row));
-    let front = match last_due_at {
-        Some(due_at) if found.len() >= take.limit as usize => Found::UpTo(due_at),
-        _ => Found::Emptied,
-    };
-    store.floors.found(&take.target, floor, front, server_now, started);
     Ok(taken.into_iter().map(|(_, taken)| taken).collect())
 }
 

@@ -28,12 +28,14 @@ macro_rules! migration {
 }
 
 /// In order; the number is the place, from 1.
-const MIGRATIONS: [(&str, &str); 5] = [
+const MIGRATIONS: [(&str, &str); 7] = [
     migration!(1, "0001_initial"),
     migration!(2, "0002_dead_letter_indexes"),
     migration!(3, "0003_intake"),
     migration!(4, "0004_handlers"),
     migration!(5, "0005_receipt_indexes"),
+    migration!(6, "0006_order"),
+    migration!(7, "0007_order_indexes"),
 ];
 
 /// Where applied migrations are remembered; the row 0 is the lock.

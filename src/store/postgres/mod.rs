@@ -19,6 +19,7 @@ mod error;
 mod floors;
 mod inbox;
 mod intake;
+mod lanes;
 mod look;
 mod migrate;
 mod pool;
@@ -62,6 +63,8 @@ struct Postgres {
 pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("accept::ROWS", accept::ROWS),
     ("accept::ROWS_AND_CLAIMS", accept::ROWS_AND_CLAIMS),
+    ("accept::ROWS_IN_ORDER", accept::ROWS_IN_ORDER),
+    ("accept::ROWS_AND_CLAIMS_IN_ORDER", accept::ROWS_AND_CLAIMS_IN_ORDER),
     ("accept::LOSERS", accept::LOSERS),
     ("accept::CORRECT", accept::CORRECT),
     ("accept::UNDO_CLAIMS", accept::UNDO_CLAIMS),
@@ -104,6 +107,13 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("intake::NOTIFIES", intake::NOTIFIES),
     ("intake::TENANT", intake::TENANT),
     ("intake::NAME_ROLE", intake::NAME_ROLE),
+    ("lanes::HEADS", lanes::HEADS),
+    ("lanes::LOCK", lanes::LOCK),
+    ("lanes::LEASE", lanes::LEASE),
+    ("lanes::JOIN", lanes::JOIN),
+    ("lanes::STRAYS", lanes::STRAYS),
+    ("lanes::ADOPT", lanes::ADOPT),
+    ("lanes::AHEAD", lanes::AHEAD),
     ("look::LOOK", look::LOOK),
     ("migrate::BOOTSTRAPPED", migrate::BOOTSTRAPPED),
     ("migrate::LOCK", migrate::LOCK),
@@ -217,6 +227,16 @@ impl Store for Handle {
 
     async fn take(&self, take: &Take) -> Result<Vec<Taken>> {
         deliveries::take(&self.0, take).await
+    }
+
+    async fn take_in_order(&self, take: &super::lanes::Take) -> Result<super::lanes::Looked> {
+        let take = take.clone();
+        self.carry(|store| async move { lanes::take(&store, &take).await }).await
+    }
+
+    async fn adopt(&self, target: &Target, limit: u32) -> Result<u64> {
+        let target = target.clone();
+        self.carry(move |store| async move { lanes::adopt(&store, &target, limit).await }).await
     }
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Settled>> {

@@ -25,9 +25,10 @@ const MAX_IDLE: Duration = Duration::from_secs(600);
 /// Connections are made anew after this long, so that nodes follow a changed address.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 
-/// Opens a transaction, with the limits that a pooler does not let the connection carry.
-const BEGIN: &str = "BEGIN";
-const BEGIN_LIMITED: &str = "BEGIN; SET LOCAL lock_timeout = '250ms'; \
+/// Opens a transaction, whose statements each see what was committed before them, whatever the database's default
+/// is; with the limits that a pooler does not let the connection carry.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+const BEGIN_LIMITED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '250ms'; \
      SET LOCAL idle_in_transaction_session_timeout = '1s'; SET LOCAL statement_timeout = '30s'";
 
 pub(super) struct Pool {

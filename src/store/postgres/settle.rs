@@ -16,11 +16,22 @@ use crate::store::deliveries::{
     Counted, DISCARDED, DeadNote, ErrorNote, Receipt, Settle, Settled, Settlement,
 };
 
-/// Made: the row goes, whatever its token (delivered is delivered), and a receipt stays.
-pub(super) const DONE: &str = "WITH gone AS (
+/// Whether a row may go whatever its token: delivered is delivered. Not so one in an order that somebody else has
+/// leased just now, and perhaps on its way: the row behind it would overtake it.
+macro_rules! may_go {
+    () => {
+        "(d.turn IS NULL OR d.token = t.token OR d.state <> 2 OR d.due_at <= now())"
+    };
+}
+
+/// Made: the row goes, and a receipt stays.
+pub(super) const DONE: &str = concat!(
+    "WITH gone AS (
         DELETE FROM oncegate.deliveries d
-        USING unnest($1::uuid[], $2::smallint[], $3::boolean[]) AS t(row_id, target_no, keep)
-        WHERE d.row_id = t.row_id AND d.target_no = t.target_no
+        USING unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::boolean[]) AS t(row_id, target_no, token, keep)
+        WHERE d.row_id = t.row_id AND d.target_no = t.target_no AND ",
+    may_go!(),
+    "
         RETURNING t.keep, d.row_id, d.target_no, d.kind, d.target, d.attempts, d.tenant, d.message_id, d.type,
             d.deduplication_id, d.correlation_id, d.accepted_at
     ), kept AS (
@@ -31,7 +42,8 @@ pub(super) const DONE: &str = "WITH gone AS (
             correlation_id, accepted_at, now()
         FROM gone WHERE keep
     )
-    SELECT row_id, target_no FROM gone";
+    SELECT row_id, target_no FROM gone"
+);
 
 /// Given up on for good: the row goes, and its receipt says so.
 pub(super) const DISCARD: &str = "WITH gone AS (
@@ -51,10 +63,13 @@ pub(super) const DISCARD: &str = "WITH gone AS (
     SELECT row_id, target_no FROM gone";
 
 /// The same, where no receipts are kept.
-pub(super) const DONE_WITHOUT_RECEIPT: &str = "DELETE FROM oncegate.deliveries d
-     USING unnest($1::uuid[], $2::smallint[]) AS t(row_id, target_no)
-     WHERE d.row_id = t.row_id AND d.target_no = t.target_no
-     RETURNING d.row_id, d.target_no";
+pub(super) const DONE_WITHOUT_RECEIPT: &str = concat!(
+    "DELETE FROM oncegate.deliveries d
+     USING unnest($1::uuid[], $2::smallint[], $3::bigint[]) AS t(row_id, target_no, token)
+     WHERE d.row_id = t.row_id AND d.target_no = t.target_no AND ",
+    may_go!(),
+    " RETURNING d.row_id, d.target_no"
+);
 
 /// The token goes, so that the same settlement again changes nothing.
 pub(super) const RETRY: &str = "UPDATE oncegate.deliveries d
@@ -76,10 +91,10 @@ pub(super) const DEAD: &str = "WITH gone AS (
     INSERT INTO oncegate.dead_letters
         (id, row_id, target_no, kind, target, attempts, tenant, message_id, type, deduplication_id,
          partition_key, correlation_id, deliver_at, deliver_by, claim_key, accepted_at, error_kind, error_text,
-         failed_at, envelope, body)
+         failed_at, order_key, turn, envelope, body)
     SELECT g.id, g.row_id, g.target_no, g.kind, g.target, g.attempts + g.counted, g.tenant, g.message_id, g.type,
         g.deduplication_id, g.partition_key, g.correlation_id, g.deliver_at, g.deliver_by, g.claim_key,
-        g.accepted_at, g.why, g.why_text, now(), g.envelope, g.body
+        g.accepted_at, g.why, g.why_text, now(), g.order_key, abs(g.turn), g.envelope, g.body
     FROM gone g
     RETURNING row_id, target_no";
 
@@ -198,11 +213,12 @@ async fn settle_sorted(
 async fn done(session: &mut Session<'_>, done: &[(&Settlement, Receipt)]) -> Result<Vec<PgRow>, Fault> {
     let ids = column(done, |(settlement, _)| settlement.row.id);
     let target_nos = column(done, |(settlement, _)| settlement.row.target_no);
+    let tokens = column(done, |(settlement, _)| settlement.token.0);
     let keep = column(done, |(_, receipt)| *receipt == Receipt::Keep);
     if keep.contains(&true) {
-        session.rows(sqlx::query(DONE).bind(ids).bind(target_nos).bind(keep)).await
+        session.rows(sqlx::query(DONE).bind(ids).bind(target_nos).bind(tokens).bind(keep)).await
     } else {
-        session.rows(sqlx::query(DONE_WITHOUT_RECEIPT).bind(ids).bind(target_nos)).await
+        session.rows(sqlx::query(DONE_WITHOUT_RECEIPT).bind(ids).bind(target_nos).bind(tokens)).await
     }
 }
 

@@ -7,17 +7,18 @@ use sqlx::postgres::PgRow;
 use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
-use super::Postgres;
 use super::connect::LONG_STATEMENT_TIMEOUT;
 use super::error::Fault;
 use super::pool::Mode;
 use super::rows::{self, corrupt, count, interval, micros, row_id_of};
+use super::{Postgres, lanes};
+use crate::domain::RowKey;
 use crate::domain::delivery::{Target, TargetKind};
 use crate::store::Result;
 use crate::store::accept::MessageState;
 use crate::store::intake::DUPLICATE_NO;
 use crate::store::status::{
-    Backlog, Cancelled, Checkup, MessagePage, MessageQuery, MessageStatus, Pause, Paused, TargetStatus,
+    Ahead, Backlog, Cancelled, Checkup, MessagePage, MessageQuery, MessageStatus, Pause, Paused, TargetStatus,
     done_state,
 };
 
@@ -36,6 +37,7 @@ macro_rules! standing {
         "CASE WHEN d.state = 0 THEN 1 WHEN d.attempts > 0 THEN 3 ELSE 2 END"
     };
 }
+pub(super) use standing;
 
 /// Rows, dead letters (4) and receipts (5; 6 of duplicates) of the messages that `$where` names.
 macro_rules! all_of {
@@ -43,18 +45,19 @@ macro_rules! all_of {
         concat!(
             "SELECT d.row_id, d.target_no, d.kind, d.target, d.message_id, d.type, d.deduplication_id, ",
             standing!(),
-            " AS standing, d.attempts, d.due_at, NULL::timestamptz AS sent_at, d.error_kind
+            " AS standing, d.attempts, d.due_at, NULL::timestamptz AS sent_at, d.error_kind,
+                d.turn IS NOT NULL AND d.state <> 0 AS in_order
              FROM oncegate.deliveries d WHERE ",
             $where,
             " UNION ALL
              SELECT d.row_id, d.target_no, d.kind, d.target, d.message_id, d.type, d.deduplication_id, 4,
-                d.attempts, NULL, NULL, d.error_kind
+                d.attempts, NULL, NULL, d.error_kind, false
              FROM oncegate.dead_letters d WHERE ",
             $where,
             " UNION ALL
              SELECT d.row_id, d.target_no, d.kind, d.target, d.message_id, d.type, d.deduplication_id,
                 CASE WHEN d.target_no < 0 THEN 6 ELSE 5 END,
-                d.attempts, NULL, d.sent_at, d.error_kind
+                d.attempts, NULL, d.sent_at, d.error_kind, false
              FROM oncegate.receipts d WHERE ",
             $where,
             " ORDER BY row_id, target_no, standing"
@@ -166,9 +169,20 @@ pub(super) async fn message(store: &Postgres, tenant: &str, id: &str) -> Result<
     }
     let mut session = store.pool.session(Mode::Autocommit).await?;
     let query = sqlx::query(MESSAGE).bind(tenant.to_owned()).bind(id.to_owned()).bind(row_id_of(id));
-    let result = session.rows(query).await;
-    let rows = session.finish(result).await?;
-    let mut statuses = statuses(&rows)?;
+    let result = async {
+        let rows = session.rows(query).await?;
+        let mut in_order = Vec::new();
+        for row in &rows {
+            if row.try_get("in_order")? {
+                in_order.push(RowKey { id: row.try_get("row_id")?, target_no: row.try_get("target_no")? });
+            }
+        }
+        let ahead =
+            if in_order.is_empty() { Vec::new() } else { lanes::ahead(&mut session, &in_order).await? };
+        statuses(&rows, &ahead)
+    }
+    .await;
+    let mut statuses = session.finish(result).await?;
     let Some((_, mut status)) = statuses.pop() else { return Ok(None) };
     // The same logical id may have been published more than once: the newest tells what it is.
     let mut targets: Vec<TargetStatus> =
@@ -213,28 +227,34 @@ pub(super) async fn messages(store: &Postgres, query: &MessageQuery) -> Result<M
             ids.last().copied()
         });
         let rows = session.rows(sqlx::query(MESSAGES).bind(ids)).await?;
-        let items = statuses(&rows)?.into_iter().map(|(_, status)| status).collect();
+        let items = statuses(&rows, &[])?.into_iter().map(|(_, status)| status).collect();
         Ok(MessagePage { items, next: next.flatten() })
     }
     .await;
     Ok(session.finish(result).await?)
 }
 
-/// By row id, in the order of the rows.
-fn statuses(rows: &[PgRow]) -> Result<Vec<(Uuid, MessageStatus)>, Fault> {
+/// Where a delivery stands, by the number that [`standing`] and the like give.
+pub(super) fn state(standing: i32, kind: TargetKind) -> Result<MessageState, Fault> {
+    Ok(match standing {
+        1 => MessageState::Scheduled,
+        2 => MessageState::Pending,
+        3 => MessageState::Retrying,
+        4 => MessageState::Dead,
+        5 => done_state(kind),
+        6 => MessageState::Duplicate,
+        other => return Err(corrupt(format!("{other} is no standing"))),
+    })
+}
+
+/// By row id, in the order of the rows. `ahead`: what they wait for, where that was asked.
+fn statuses(rows: &[PgRow], ahead: &[(RowKey, Ahead)]) -> Result<Vec<(Uuid, MessageStatus)>, Fault> {
     let mut statuses: Vec<(Uuid, MessageStatus)> = Vec::new();
     for row in rows {
         let row_id: Uuid = row.try_get("row_id")?;
         let target = rows::target(row)?;
-        let state = match row.try_get("standing")? {
-            1 => MessageState::Scheduled,
-            2 => MessageState::Pending,
-            3 => MessageState::Retrying,
-            4 => MessageState::Dead,
-            5 => done_state(target.kind),
-            6 => MessageState::Duplicate,
-            other => return Err(corrupt(format!("{other} is no standing"))),
-        };
+        let state = state(row.try_get("standing")?, target.kind)?;
+        let key = RowKey { id: row_id, target_no: row.try_get("target_no")? };
         let status = TargetStatus {
             target,
             state,
@@ -242,6 +262,7 @@ fn statuses(rows: &[PgRow]) -> Result<Vec<(Uuid, MessageStatus)>, Fault> {
             due_at: row.try_get("due_at")?,
             sent_at: row.try_get("sent_at")?,
             error_kind: row.try_get("error_kind")?,
+            ahead: ahead.iter().filter(|(row, _)| *row == key).map(|(_, ahead)| ahead.clone()).collect(),
         };
         match statuses.last_mut() {
             Some((last, message)) if *last == row_id => message.targets.push(status),

@@ -326,7 +326,12 @@ fn new_rows<'a>(plan: &'a Plan<'_>, now: i64) -> impl Iterator<Item = deliveries
             id: message.row_id,
             target_no,
             target: &new.target,
-            due: match (new.hold, message.message.deliver_at.map(micros).filter(|&at| at > now)) {
+            order: new.order,
+            // One in an order is never leased from the start.
+            due: match (
+                new.hold.filter(|_| new.order.is_none()),
+                message.message.deliver_at.map(micros).filter(|&at| at > now),
+            ) {
                 (_, Some(at)) => deliveries::Due::Scheduled(at),
                 (Some(hold), None) => deliveries::Due::Leased(later(now, hold), token),
                 (None, None) => deliveries::Due::Waiting(now),

@@ -62,10 +62,11 @@ const PICK: &str = "
 const PUT: &str = "
     INSERT INTO oncegate_deliveries
         (row_id, target_no, kind, target, state, due_at, token, taken, attempts, deliver_at, claim_key, tenant,
-         message_id, type, deduplication_id, partition_key, correlation_id, accepted_at, envelope, body, forced)
+         message_id, type, deduplication_id, partition_key, correlation_id, accepted_at, envelope, body, forced,
+         order_key, turn)
     SELECT d.row_id, (d.target_no % ?4) + ?4 * (1 + (d.target_no / ?4) % 31), d.kind, d.target, 1,
            ?2 - (?3 - 1 - picked.key), 0, 0, 0, d.deliver_at, d.claim_key, d.tenant, d.message_id, d.type,
-           d.deduplication_id, d.partition_key, d.correlation_id, d.accepted_at, d.envelope, d.body, ?5
+           d.deduplication_id, d.partition_key, d.correlation_id, d.accepted_at, d.envelope, d.body, ?5, d.order_key, d.turn
     FROM json_each(?1) AS picked CROSS JOIN oncegate_dead_letters AS d ON d.rowid = picked.value";
 
 const REMOVE: &str = "DELETE FROM oncegate_dead_letters WHERE rowid IN (SELECT value FROM json_each(?1))";

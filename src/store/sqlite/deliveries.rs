@@ -7,10 +7,11 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::rows::{self, Batched, Columns, later, micros, moment, until};
-use super::{Inner, error, settle};
+use super::{Inner, error, lanes, settle};
 use crate::domain::claim::ClaimKey;
 use crate::domain::delivery::{DeadKind, DeliveryState, Target};
-use crate::domain::{Message, RowKey, Token};
+use crate::domain::ordering::OrderKey;
+use crate::domain::{Message, Random, RowKey, Token};
 use crate::store::accept::MessageState;
 use crate::store::deliveries::{Take, Taken};
 use crate::store::status::Backlog;
@@ -23,6 +24,8 @@ pub(super) struct NewRow<'a> {
     pub target: &'a Target,
     pub due: Due,
     pub claim_key: Option<ClaimKey>,
+    /// The key of the order in which it has its place.
+    pub order: Option<OrderKey>,
     pub message_id: Option<&'a str>,
     pub message: &'a Message,
     pub envelope: Arc<str>,
@@ -39,48 +42,68 @@ pub(super) enum Due {
 const INSERT: &str = "
     INSERT INTO oncegate_deliveries
         (row_id, target_no, kind, target, state, due_at, token, taken, attempts, deliver_at, deliver_by, claim_key,
-         tenant, message_id, type, deduplication_id, partition_key, correlation_id, accepted_at, envelope, body)
+         tenant, message_id, type, deduplication_id, partition_key, correlation_id, accepted_at, envelope, body{order})
     VALUES {values}
     ON CONFLICT (row_id, target_no) DO NOTHING";
 const INSERT_COLUMNS: usize = 21;
-static INSERT_BATCHED: LazyLock<Batched> = LazyLock::new(|| Batched::new(INSERT, INSERT_COLUMNS));
+static INSERT_BATCHED: LazyLock<Batched> =
+    LazyLock::new(|| Batched::new(&INSERT.replace("{order}", ""), INSERT_COLUMNS));
+/// For rows that have their place in an order.
+static INSERT_IN_ORDER_BATCHED: LazyLock<Batched> =
+    LazyLock::new(|| Batched::new(&INSERT.replace("{order}", ", order_key, turn"), INSERT_COLUMNS + 2));
 
 pub(super) async fn insert(connection: &mut SqliteConnection, new: &[NewRow<'_>]) -> Result<()> {
-    for (sql, chunk) in INSERT_BATCHED.over(new) {
+    if new.iter().all(|row| row.order.is_none()) {
+        for (sql, chunk) in INSERT_BATCHED.over(new) {
+            let query = chunk.iter().fold(sqlx::query(sql), bind);
+            query.execute(&mut *connection).await.map_err(error::of)?;
+        }
+        return Ok(());
+    }
+    let mut turn = lanes::number(connection).await?;
+    for (sql, chunk) in INSERT_IN_ORDER_BATCHED.over(new) {
         let mut query = sqlx::query(sql);
         for row in chunk {
-            let (state, due_at, token) = match row.due {
-                Due::Scheduled(at) => (DeliveryState::Scheduled, at, Token(0)),
-                Due::Waiting(at) => (DeliveryState::Waiting, at, Token(0)),
-                Due::Leased(until, token) => (DeliveryState::Leased, until, token),
-            };
-            let message = row.message;
-            query = query
-                .bind(row.id)
-                .bind(row.target_no)
-                .bind(row.target.kind as i16)
-                .bind(&*row.target.name)
-                .bind(state as i16)
-                .bind(due_at)
-                .bind(token.0)
-                .bind(0)
-                .bind(0)
-                .bind(message.deliver_at.map(micros))
-                .bind(message.deliver_by.map(micros))
-                .bind(row.claim_key.map(|key| key.0))
-                .bind(&message.tenant)
-                .bind(row.message_id)
-                .bind(&message.kind)
-                .bind(&message.deduplication_id)
-                .bind(&message.partition_key)
-                .bind(&message.correlation_id)
-                .bind(micros(message.accepted_at))
-                .bind(&*row.envelope)
-                .bind(message.body.as_ref());
+            let order = row.order.map(|key| key.0);
+            query = bind(query, row).bind(order).bind(order.map(|_| turn));
+            turn += 1;
         }
         query.execute(&mut *connection).await.map_err(error::of)?;
     }
     Ok(())
+}
+
+type Insert<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
+
+fn bind<'q>(query: Insert<'q>, row: &'q NewRow<'_>) -> Insert<'q> {
+    let (state, due_at, token) = match row.due {
+        Due::Scheduled(at) => (DeliveryState::Scheduled, at, Token(0)),
+        Due::Waiting(at) => (DeliveryState::Waiting, at, Token(0)),
+        Due::Leased(until, token) => (DeliveryState::Leased, until, token),
+    };
+    let message = row.message;
+    query
+        .bind(row.id)
+        .bind(row.target_no)
+        .bind(row.target.kind as i16)
+        .bind(&*row.target.name)
+        .bind(state as i16)
+        .bind(due_at)
+        .bind(token.0)
+        .bind(0)
+        .bind(0)
+        .bind(message.deliver_at.map(micros))
+        .bind(message.deliver_by.map(micros))
+        .bind(row.claim_key.map(|key| key.0))
+        .bind(&message.tenant)
+        .bind(row.message_id)
+        .bind(&message.kind)
+        .bind(&message.deduplication_id)
+        .bind(&message.partition_key)
+        .bind(&message.correlation_id)
+        .bind(micros(message.accepted_at))
+        .bind(&*row.envelope)
+        .bind(message.body.as_ref())
 }
 
 const ANY_DUE: &str = "
@@ -121,41 +144,54 @@ pub(super) async fn take(store: &Arc<Inner>, take: &Take) -> Result<Vec<Taken>> 
                     .fetch_all(&mut *connection)
                     .await
                     .map_err(error::of)?;
-                let mut numbers = Vec::with_capacity(due.len());
-                let mut taken = Vec::with_capacity(due.len());
-                for row in &due {
-                    match rows::delivery(row) {
-                        Ok(delivery) => {
-                            let expired = delivery.message.deliver_by.is_some_and(|by| micros(by) <= now);
-                            numbers.push(row.int("rowid")?);
-                            let (takes, forced) = (row.count32("taken")? + 1, row.int("forced")? != 0);
-                            taken.push(Taken { delivery, takes, expired, forced });
-                        }
-                        // It must not hold up the others for ever.
-                        Err(unreadable) => {
-                            let why = settle::Why {
-                                kind: DeadKind::Unreadable.as_str(),
-                                text: &unreadable.detail,
-                                counted: 0,
-                            };
-                            settle::bury(connection, row.int("rowid")?, random, now, &why).await?;
-                        }
-                    }
-                }
-                sqlx::query(LEASE)
-                    .bind(json_list(&numbers))
-                    .bind(later(now, take.lease))
-                    .bind(take.token.0)
-                    .execute(connection)
-                    .await
-                    .map_err(error::of)?;
-                Ok(taken)
+                lease(connection, now, random, &take, &due, None).await
             })
         })
         .await
 }
 
-fn json_list(numbers: &[i64]) -> String {
+/// Leases these rows, which were read under the lock; `also` is run for them.
+pub(super) async fn lease(
+    connection: &mut SqliteConnection,
+    now: i64,
+    random: Random,
+    take: &Take,
+    due: &[sqlx::sqlite::SqliteRow],
+    also: Option<&'static str>,
+) -> Result<Vec<Taken>> {
+    let mut numbers = Vec::with_capacity(due.len());
+    let mut taken = Vec::with_capacity(due.len());
+    for row in due {
+        match rows::delivery(row) {
+            Ok(delivery) => {
+                let expired = delivery.message.deliver_by.is_some_and(|by| micros(by) <= now);
+                numbers.push(row.int("rowid")?);
+                let (takes, forced) = (row.count32("taken")? + 1, row.int("forced")? != 0);
+                taken.push(Taken { delivery, takes, expired, forced });
+            }
+            // It must not hold up the others for ever.
+            Err(unreadable) => {
+                let why =
+                    settle::Why { kind: DeadKind::Unreadable.as_str(), text: &unreadable.detail, counted: 0 };
+                settle::bury(connection, row.int("rowid")?, random, now, &why).await?;
+            }
+        }
+    }
+    let numbers = json_list(&numbers);
+    sqlx::query(LEASE)
+        .bind(numbers.clone())
+        .bind(later(now, take.lease))
+        .bind(take.token.0)
+        .execute(&mut *connection)
+        .await
+        .map_err(error::of)?;
+    if let Some(sql) = also {
+        sqlx::query(sql).bind(numbers).execute(connection).await.map_err(error::of)?;
+    }
+    Ok(taken)
+}
+
+pub(super) fn json_list(numbers: &[i64]) -> String {
     let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
     format!("[{}]", numbers.join(","))
 }
@@ -262,7 +298,7 @@ pub(super) async fn state_of(
 /// Every statement of this file, for the tests that prepare and explain them.
 #[cfg(test)]
 pub(super) fn statements() -> Vec<String> {
-    let mut all = INSERT_BATCHED.sizes();
+    let mut all = [INSERT_BATCHED.sizes(), INSERT_IN_ORDER_BATCHED.sizes()].concat();
     all.extend([ANY_DUE, DUE, LEASE, GIVE_BACK, DUE_AT, BACKLOG, STATE].map(str::to_owned));
     all
 }

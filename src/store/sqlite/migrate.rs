@@ -16,6 +16,8 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (3, "0003_intake", include_str!("../../../migrations/sqlite/0003_intake.sql")),
     (4, "0004_handlers", include_str!("../../../migrations/sqlite/0004_handlers.sql")),
     (5, "0005_receipt_indexes", include_str!("../../../migrations/sqlite/0005_receipt_indexes.sql")),
+    (6, "0006_order", include_str!("../../../migrations/sqlite/0006_order.sql")),
+    (7, "0007_order_indexes", include_str!("../../../migrations/sqlite/0007_order_indexes.sql")),
 ];
 
 /// Where applied migrations are remembered.

@@ -13,6 +13,7 @@ mod deliveries;
 mod error;
 mod inbox;
 mod intake;
+mod lanes;
 mod look;
 mod migrate;
 #[cfg(test)]
@@ -242,6 +243,14 @@ impl store::Store for Sqlite {
 
     async fn take(&self, take: &store::deliveries::Take) -> Result<Vec<store::deliveries::Taken>> {
         deliveries::take(&self.0, take).await
+    }
+
+    async fn take_in_order(&self, take: &store::lanes::Take) -> Result<store::lanes::Looked> {
+        lanes::take(&self.0, take).await
+    }
+
+    async fn adopt(&self, target: &Target, limit: u32) -> Result<u64> {
+        lanes::adopt(&self.0, target, limit).await
     }
 
     async fn settle(

@@ -3,14 +3,15 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-use super::{claims, dead_letters, deliveries, inbox, intake, look, migrate, purge, settle, status};
+use super::{claims, dead_letters, deliveries, inbox, intake, lanes, look, migrate, purge, settle, status};
 
 /// What a statement brings along, and what never grows: these may be read from end to end.
-const SMALL: [&str; 10] = [
+const SMALL: [&str; 11] = [
     "CONSTANT ROW",
     "VALUES CLAUSE",
     "(subquery-",
     "asked",
+    "head", // a step at a time through an index
     "picked",
     "json_each",
     "ids",
@@ -30,7 +31,8 @@ const FILL: &str = "
     SELECT randomblob(16), 0, 0, 'target-' || (n % 5), CASE WHEN n % 20 = 0 THEN 0 ELSE 1 END, n * 1000, 0, 0, 0,
            NULL, CASE WHEN n % 20 = 1 THEN n * 1000 END, NULL, '', CASE WHEN n % 20 = 2 THEN 'm' || n END, 'type',
            CASE WHEN n % 20 = 3 THEN 'd' || n END, NULL, CASE WHEN n % 20 = 4 THEN 'c' || n END, n * 1000,
-           NULL, CASE WHEN n % 20 = 5 THEN 'failed' END, '{}', randomblob(100), 0
+           NULL, CASE WHEN n % 20 = 5 THEN 'failed' END, '{}', randomblob(100), 0,
+           CASE WHEN n % 20 > 9 THEN randomblob(16) END, CASE WHEN n % 20 > 9 THEN n END
     FROM n;
     INSERT INTO oncegate_deduplication
     SELECT row_id, 1, 'scope', hex(row_id), 1, 1, '', row_id, NULL, due_at, due_at + 1000, NULL, NULL
@@ -39,7 +41,7 @@ const FILL: &str = "
     SELECT row_id, 0, 0, target, '', message_id, type, NULL, 1, due_at, due_at, NULL, NULL FROM oncegate_deliveries;
     INSERT INTO oncegate_dead_letters
     SELECT randomblob(16), row_id, 0, 0, target, 1, NULL, NULL, NULL, '', message_id, type, NULL, NULL, NULL,
-           due_at, due_at, 'Refused', '', envelope, body
+           due_at, due_at, 'Refused', '', envelope, body, order_key, turn
     FROM oncegate_deliveries;";
 
 async fn filled() -> SqliteConnection {
@@ -58,6 +60,7 @@ fn statements() -> Vec<String> {
         deliveries::statements(),
         inbox::statements(),
         intake::statements(),
+        lanes::statements(),
         look::statements(),
         migrate::statements(),
         purge::statements(),

@@ -8,29 +8,33 @@ use sqlx::SqliteConnection;
 use super::rows::{Batched, Columns, later, moment};
 use super::{Inner, error};
 use crate::domain::delivery::{DeadKind, Target};
-use crate::domain::{Random, RowKey};
+use crate::domain::{Random, RowKey, Token};
 use crate::store::Result;
 use crate::store::deliveries::{self, Counted, Receipt, Settle, Settled, Settlement};
 
-/// Keys joined to their rows: `IN (VALUES …)` over two columns would scan the table.
+/// Keys joined to their rows: `IN (VALUES …)` over two columns would scan the table. Delivered is delivered, whatever
+/// the token; but a row in an order that somebody else has leased just now stays: it may be on its way, and the
+/// row behind it would overtake it.
 const FOUND: &str = "
-    (SELECT row.rowid FROM (SELECT column1 AS row_id, column2 AS target_no FROM (VALUES {values})) AS asked
-     CROSS JOIN oncegate_deliveries AS row ON row.row_id = asked.row_id AND row.target_no = asked.target_no)";
+    (SELECT row.rowid
+     FROM (SELECT ?1 AS now, column1 AS row_id, column2 AS target_no, column3 AS token FROM (VALUES {values})) AS asked
+     CROSS JOIN oncegate_deliveries AS row ON row.row_id = asked.row_id AND row.target_no = asked.target_no
+     WHERE row.turn IS NULL OR row.token = asked.token OR row.state <> 2 OR row.due_at <= asked.now)";
 
 const RECEIPT: &str = "
     INSERT INTO oncegate_receipts
         (sent_at, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, correlation_id,
          accepted_at, attempts)
-    SELECT {now}, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, correlation_id,
+    SELECT ?1, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, correlation_id,
            accepted_at, attempts + 1
     FROM oncegate_deliveries WHERE rowid IN {found}
     ON CONFLICT (row_id, target_no) DO UPDATE
     SET attempts = excluded.attempts, sent_at = excluded.sent_at, error_kind = NULL";
 static RECEIPT_BATCHED: LazyLock<Batched> =
-    LazyLock::new(|| Batched::new(&RECEIPT.replace("{now}", "?").replace("{found}", FOUND), 2));
+    LazyLock::new(|| Batched::new(&RECEIPT.replace("{found}", FOUND), 3));
 
 const DONE: &str = "DELETE FROM oncegate_deliveries WHERE rowid IN {found} RETURNING row_id, target_no";
-static DONE_BATCHED: LazyLock<Batched> = LazyLock::new(|| Batched::new(&DONE.replace("{found}", FOUND), 2));
+static DONE_BATCHED: LazyLock<Batched> = LazyLock::new(|| Batched::new(&DONE.replace("{found}", FOUND), 3));
 
 /// Due no later than `deliver_by`, and never before now.
 const RETRY: &str = "
@@ -45,10 +49,11 @@ const LEASED: &str = "
 const BURY: &str = "
     INSERT INTO oncegate_dead_letters
         (id, row_id, target_no, kind, target, attempts, deliver_at, deliver_by, claim_key, tenant, message_id, type,
-         deduplication_id, partition_key, correlation_id, accepted_at, failed_at, error_kind, error_text, envelope,
-         body)
+         deduplication_id, partition_key, correlation_id, accepted_at, failed_at, error_kind, error_text, order_key,
+         turn, envelope, body)
     SELECT ?2, row_id, target_no, kind, target, attempts + ?3, deliver_at, deliver_by, claim_key, tenant, message_id,
-           type, deduplication_id, partition_key, correlation_id, accepted_at, ?4, ?5, ?6, envelope, body
+           type, deduplication_id, partition_key, correlation_id, accepted_at, ?4, ?5, ?6, order_key,
+           abs(turn), envelope, body
     FROM oncegate_deliveries WHERE rowid = ?1";
 const REMOVE: &str = "DELETE FROM oncegate_deliveries WHERE rowid = ?1";
 
@@ -108,11 +113,11 @@ pub(super) async fn write(
     random: Random,
     batch: &[Settlement],
 ) -> Result<Vec<Settled>> {
-    let keys = |wanted: Receipt| -> Vec<RowKey> {
+    let keys = |wanted: Receipt| -> Vec<(RowKey, Token)> {
         let done = batch.iter().filter(
             |settlement| matches!(&settlement.outcome, Settle::Done { receipt } if *receipt == wanted),
         );
-        done.map(|settlement| settlement.row).collect()
+        done.map(|settlement| (settlement.row, settlement.token)).collect()
     };
     let mut done = remove_done(connection, now, &keys(Receipt::Keep), Receipt::Keep).await?;
     done.extend(remove_done(connection, now, &keys(Receipt::Drop), Receipt::Drop).await?);
@@ -133,23 +138,23 @@ pub(super) async fn write(
 async fn remove_done(
     connection: &mut SqliteConnection,
     now: i64,
-    rows: &[RowKey],
+    rows: &[(RowKey, Token)],
     receipt: Receipt,
 ) -> Result<HashSet<RowKey>> {
     if receipt == Receipt::Keep {
         for (sql, chunk) in RECEIPT_BATCHED.over(rows) {
             let mut query = sqlx::query(sql).bind(now);
-            for row in chunk {
-                query = query.bind(row.id).bind(row.target_no);
+            for (row, token) in chunk {
+                query = query.bind(row.id).bind(row.target_no).bind(token.0);
             }
             query.execute(&mut *connection).await.map_err(error::of)?;
         }
     }
     let mut removed = HashSet::new();
     for (sql, chunk) in DONE_BATCHED.over(rows) {
-        let mut query = sqlx::query(sql);
-        for row in chunk {
-            query = query.bind(row.id).bind(row.target_no);
+        let mut query = sqlx::query(sql).bind(now);
+        for (row, token) in chunk {
+            query = query.bind(row.id).bind(row.target_no).bind(token.0);
         }
         for row in query.fetch_all(&mut *connection).await.map_err(error::of)? {
             removed.insert(RowKey { id: row.uuid("row_id")?, target_no: row.small("target_no")? });

@@ -8,7 +8,8 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
 
 use super::rows::{Columns, as_row_id, later, until};
-use super::{Inner, error};
+use super::{Inner, error, lanes};
+use crate::domain::RowKey;
 use crate::domain::delivery::{DeliveryState, Target};
 use crate::store::Result;
 use crate::store::accept::MessageState;
@@ -20,15 +21,15 @@ use crate::store::status::{
 /// Every row (0), dead letter (1) and receipt (2) of the messages whose row ids are in `ids`.
 const PARTS: &str = "
     SELECT 0 AS place, row_id, target_no, kind, target, message_id, type, deduplication_id, attempts,
-           state, due_at, NULL AS sent_at, error_kind
+           state, due_at, NULL AS sent_at, error_kind, turn IS NOT NULL AND state <> 0 AS in_order
     FROM oncegate_deliveries WHERE row_id IN ids AND tenant = ?1 {filter}
     UNION ALL
     SELECT 1, row_id, target_no, kind, target, message_id, type, deduplication_id, attempts,
-           NULL, NULL, NULL, error_kind
+           NULL, NULL, NULL, error_kind, 0
     FROM oncegate_dead_letters WHERE row_id IN ids AND tenant = ?1 {filter}
     UNION ALL
     SELECT 2, row_id, target_no, kind, target, message_id, type, deduplication_id, attempts,
-           NULL, NULL, sent_at, error_kind
+           NULL, NULL, sent_at, error_kind, 0
     FROM oncegate_receipts WHERE row_id IN ids AND tenant = ?1 {filter}
     ORDER BY row_id, target_no, place";
 
@@ -64,6 +65,8 @@ struct Part {
     kind: String,
     deduplication_id: Option<String>,
     target: TargetStatus,
+    /// Its row, if that has its place in an order.
+    in_order: Option<RowKey>,
 }
 
 fn part(row: &SqliteRow) -> Result<Part> {
@@ -90,6 +93,11 @@ fn part(row: &SqliteRow) -> Result<Part> {
             due_at: row.time_opt("due_at")?,
             sent_at: row.time_opt("sent_at")?,
             error_kind: row.text_opt("error_kind")?,
+            ahead: Vec::new(),
+        },
+        in_order: match row.int("in_order")? {
+            0 => None,
+            _ => Some(RowKey { id: row_id, target_no: row.small("target_no")? }),
         },
     })
 }
@@ -117,7 +125,13 @@ async fn of_id(connection: &mut SqliteConnection, tenant: &str, id: &str) -> Res
 
 pub(super) async fn message(store: &Inner, tenant: &str, id: &str) -> Result<Option<MessageStatus>> {
     let mut reader = store.reader().await?;
-    Ok(together(of_id(&mut reader, tenant, id).await?))
+    let mut parts = of_id(&mut reader, tenant, id).await?;
+    for part in &mut parts {
+        if let Some(row) = part.in_order {
+            part.target.ahead = lanes::ahead(&mut reader, row).await?;
+        }
+    }
+    Ok(together(parts))
 }
 
 pub(super) async fn messages(store: &Inner, asked: &MessageQuery) -> Result<MessagePage> {

@@ -84,7 +84,7 @@ fn request(body: Bytes, answer: impl Answer + 'static) -> Request {
         message: message.into(),
         claim: None,
         same_as: None,
-        targets: vec![NewDelivery { target: Target::destination("a"), hold: None }],
+        targets: vec![NewDelivery::waiting(Target::destination("a"))],
     };
     Request { claim: None, messages: vec![message], answer: Arc::new(answer), token: Random.token() }
 }

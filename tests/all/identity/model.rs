@@ -187,6 +187,7 @@ impl Real {
             retry: Backoff { max_attempts: 3, initial: Duration::from_secs(1), max: Duration::from_secs(1) },
             breaker: breaker::Settings { failures: 50, open: Duration::from_secs(1) },
             paused: true,
+            order: None,
             handler: None,
         };
         let engine = Engine::start(
@@ -219,6 +220,7 @@ impl Real {
                     targets: vec!["out".into()],
                 }]),
                 handlers: Handlers::default(),
+                ordered: std::collections::BTreeSet::new(),
                 unroutable: Unroutable::Refuse,
             },
             messages: Messages { identity, ..Messages::default() },

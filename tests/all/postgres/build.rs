@@ -56,7 +56,7 @@ pub fn message_with(change: impl FnOnce(&mut domain::Message)) -> Message {
         envelope: Envelope::default(),
     };
     change(&mut message);
-    let targets = vec![NewDelivery { target: orders(), hold: None }];
+    let targets = vec![NewDelivery::waiting(orders())];
     Message { row_id, message: Arc::new(message), claim: None, same_as: None, targets }
 }
 

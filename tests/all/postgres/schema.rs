@@ -77,6 +77,29 @@ async fn no_sweep_scans_a_filled_table() {
         ("look::LOOK", "'{}', '{}', '{}', '1 day', '30 days'", "deduplication_expires_at"),
         ("look::LOOK", "'{}', '{}', '{}', '1 day', '30 days'", "dead_letters_failed_at"),
         (
+            "lanes::HEADS",
+            "0, 'target-7', '00000000-0000-0000-0000-000000000000', 64, 2000, true",
+            "deliveries_in_order",
+        ),
+        (
+            "lanes::HEADS",
+            "0, 'target-7', '00000000-0000-0000-0000-000000000000', 64, 2000, false",
+            "deliveries_to_come",
+        ),
+        (
+            "lanes::LEASE",
+            "0, 'target-7', ARRAY(SELECT row_id FROM picked), true, 1, '15s'",
+            "deliveries_in_order",
+        ),
+        ("lanes::JOIN", "0, 'target-7', 1000, 1048576", "deliveries_to_come"),
+        ("lanes::STRAYS", "0, 'target-7', 1000", "deliveries_due"),
+        (
+            "lanes::ADOPT",
+            "ARRAY(SELECT row_id FROM picked), '{0,0,0}', ARRAY(SELECT row_id FROM picked), '{1,2,3}'",
+            "deliveries_pkey",
+        ),
+        ("lanes::AHEAD", "ARRAY(SELECT row_id FROM picked), '{0,0,0}'", "deliveries_in_order"),
+        (
             "deliveries::GIVE_BACK",
             "ARRAY(SELECT row_id FROM picked), '{0,0,0}', '{1,2,3}'",
             "deliveries_pkey",
@@ -86,8 +109,16 @@ async fn no_sweep_scans_a_filled_table() {
             "ARRAY(SELECT row_id FROM picked), '{0,0,0}', '{1,2,3}', '15s'",
             "deliveries_pkey",
         ),
-        ("settle::DONE", "ARRAY(SELECT row_id FROM picked), '{0,0,0}', '{t,t,f}'", "deliveries_pkey"),
-        ("settle::DONE_WITHOUT_RECEIPT", "ARRAY(SELECT row_id FROM picked), '{0,0,0}'", "deliveries_pkey"),
+        (
+            "settle::DONE",
+            "ARRAY(SELECT row_id FROM picked), '{0,0,0}', '{1,2,3}', '{t,t,f}'",
+            "deliveries_pkey",
+        ),
+        (
+            "settle::DONE_WITHOUT_RECEIPT",
+            "ARRAY(SELECT row_id FROM picked), '{0,0,0}', '{1,2,3}'",
+            "deliveries_pkey",
+        ),
         (
             "settle::RETRY",
             "ARRAY(SELECT row_id FROM picked), '{0,0,0}', '{1,2,3}', '{1s,1s,1s}', '{1,1,1}', '{a,b,c}', '{a,b,c}'",
@@ -138,19 +169,22 @@ async fn no_sweep_scans_a_filled_table() {
     ];
     const FILL: &str = "
         INSERT INTO oncegate.deliveries (row_id, target_no, kind, target, state, due_at, token, tenant, message_id,
-            type, deduplication_id, correlation_id, deliver_by, accepted_at, envelope, body)
-        SELECT gen_random_uuid(), 0, 0, 'target-' || n % 20, 1, now() - n * interval '1 second', 0, '',
+            type, deduplication_id, correlation_id, deliver_by, accepted_at, order_key, turn, envelope, body)
+        SELECT gen_random_uuid(), 0, 0, 'target-' || n % 20, CASE WHEN n % 20 = 7 AND n % 7 = 0 THEN 0 ELSE 1 END, now() - n * interval '1 second', 0, '',
             CASE WHEN n % 100 = 17 THEN 'order-' || n END, 'order.created',
             CASE WHEN n % 100 = 17 THEN 'd-' || n END, CASE WHEN n % 100 = 17 THEN 'c-' || n END,
-            CASE WHEN n % 500 = 0 THEN now() - interval '1 hour' END, now(), '{}', repeat('x', 200)::bytea
+            CASE WHEN n % 500 = 0 THEN now() - interval '1 hour' END, now(),
+            CASE WHEN n % 20 = 7 THEN md5((n % 500)::text)::uuid END, CASE WHEN n % 20 = 7 THEN n END, '{}',
+            repeat('x', 200)::bytea
         FROM generate_series(1, 60000) n;
         INSERT INTO oncegate.deduplication (key, kind, scope, id, tenant, token, confirmed, row_id, first_seen_at, expires_at)
         SELECT gen_random_uuid(), n % 3, 's', 'i', '', 1, true, gen_random_uuid(), now(), now() + (n - 500) * interval '1 second'
         FROM generate_series(1, 30000) n;
         INSERT INTO oncegate.dead_letters (id, row_id, target_no, kind, target, attempts, tenant, type, accepted_at,
-            error_kind, error_text, failed_at, envelope, body)
-        SELECT gen_random_uuid(), gen_random_uuid(), 0, 0, 'a', 1, CASE WHEN n % 4 = 0 THEN '' ELSE 'acme' END, 't',
-            now() - n * interval '2 minutes', 'Refused', '', now() - n * interval '1 minute', '{}',
+            error_kind, error_text, failed_at, order_key, turn, envelope, body)
+        SELECT gen_random_uuid(), gen_random_uuid(), 0, 0, CASE WHEN n % 9 = 0 THEN 'target-7' ELSE 'a' END, 1, CASE WHEN n % 4 = 0 THEN '' ELSE 'acme' END, 't',
+            now() - n * interval '2 minutes', 'Refused', '', now() - n * interval '1 minute',
+            CASE WHEN n % 9 = 0 THEN md5((n % 500)::text)::uuid END, CASE WHEN n % 9 = 0 THEN n END, '{}',
             repeat('x', 200)::bytea
         FROM generate_series(1, 50000) n;
         CREATE TEMPORARY TABLE picked AS SELECT row_id FROM oncegate.deliveries LIMIT 3;

@@ -59,7 +59,7 @@ pub fn message_with(change: impl FnOnce(&mut domain::Message)) -> Message {
         message: Arc::new(message),
         claim: None,
         same_as: None,
-        targets: vec![NewDelivery { target: orders(), hold: None }],
+        targets: vec![NewDelivery::waiting(orders())],
     }
 }
 
@@ -79,7 +79,7 @@ pub fn claiming(mut message: Message, id: &str, window: Duration) -> Message {
 }
 
 pub fn to(mut message: Message, targets: &[Target]) -> Message {
-    let new = |target: &Target| NewDelivery { target: target.clone(), hold: None };
+    let new = |target: &Target| NewDelivery::waiting(target.clone());
     message.targets = targets.iter().map(new).collect();
     message
 }

@@ -14,14 +14,32 @@ use crate::store::accept::{Message, NewDelivery, Request, RequestClaim, WorkClai
 use crate::store::postgres::rows::{interval, later, stored_id};
 use crate::store::{Error, ErrorKind, Result};
 
-/// From where the rows come; `$1` to `$18` and, where there are claims, `$19`: the request's key.
+/// From where the rows come; `$1` to `$18` and, where there are claims, `$19`: the request's key. Where some of
+/// them are in an order, two more: the key, and the place in the group.
 macro_rules! insert_rows {
     ($unnest:literal, $names:literal, $where:literal) => {
+        insert_rows!($unnest, $names, $where, "", "")
+    };
+    ($unnest:literal, $names:literal, $where:literal, in_order) => {
+        insert_rows!(
+            $unnest,
+            $names,
+            $where,
+            ", order_key, turn",
+            // One number for all, which no later statement gets; its own place keeps a row behind those before it.
+            ", d.order_key,
+                CASE WHEN d.order_key IS NOT NULL
+                     THEN (SELECT nextval('oncegate.turns')) * 1048576 + d.place END"
+        )
+    };
+    ($unnest:literal, $names:literal, $where:literal, $columns:literal, $values:literal) => {
         concat!(
             "INSERT INTO oncegate.deliveries
                 (row_id, target_no, kind, target, state, due_at, token, taken, tenant, message_id, type,
                  deduplication_id, partition_key, correlation_id, deliver_at, deliver_by, claim_key,
-                 accepted_at, envelope, body)
+                 accepted_at, envelope, body",
+            $columns,
+            ")
              SELECT d.row_id, d.target_no, d.kind, d.target,
                 CASE WHEN d.deliver_at > now() THEN 0 WHEN d.hold IS NOT NULL THEN 2 ELSE 1 END,
                 CASE WHEN d.deliver_at > now() THEN least(d.deliver_at, d.deliver_by)
@@ -30,8 +48,9 @@ macro_rules! insert_rows {
                 CASE WHEN d.deliver_at > now() OR d.hold IS NULL THEN 0 ELSE d.token END,
                 CASE WHEN d.deliver_at > now() OR d.hold IS NULL THEN 0 ELSE 1 END,
                 d.tenant, d.message_id, d.type, d.deduplication_id, d.partition_key, d.correlation_id,
-                d.deliver_at, d.deliver_by, d.claim_key, d.accepted_at, d.envelope::json, d.body
-             FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::text[], $5::interval[], $6::bigint[],
+                d.deliver_at, d.deliver_by, d.claim_key, d.accepted_at, d.envelope::json, d.body",
+            $values,
+            " FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::text[], $5::interval[], $6::bigint[],
                 $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::timestamptz[],
                 $14::timestamptz[], $15::uuid[], $16::timestamptz[], $17::text[], $18::bytea[]",
             $unnest,
@@ -48,10 +67,16 @@ macro_rules! insert_rows {
 /// A group without claims.
 pub(in crate::store::postgres) const ROWS: &str = insert_rows!("", "", "");
 
+/// The same, where rows are in an order.
+pub(in crate::store::postgres) const ROWS_IN_ORDER: &str =
+    insert_rows!(", $19::uuid[], $20::bigint[]", ", order_key, place", "", in_order);
+
 /// A group with claims. The requests' keys are claimed first, then those of the work, each in key order, so
 /// that two groups never wait for each other; the count makes the first part run to its end before the second
 /// begins. Answers with the keys that were had; whose key is missing lost it.
-pub(in crate::store::postgres) const ROWS_AND_CLAIMS: &str = concat!(
+macro_rules! rows_and_claims {
+    ($insert:expr) => {
+        concat!(
     "WITH request AS (
         INSERT INTO oncegate.deduplication AS c
             (key, kind, scope, id, tenant, token, confirmed, first_seen_at, expires_at, fingerprint, answer)
@@ -84,16 +109,28 @@ pub(in crate::store::postgres) const ROWS_AND_CLAIMS: &str = concat!(
         WHERE c.expires_at <= now() OR (c.token = excluded.token AND c.confirmed)
         RETURNING c.key
     ), put AS (",
-    insert_rows!(
-        ", $19::uuid[]",
-        ", request",
-        " WHERE (d.request IS NULL OR d.request IN (SELECT key FROM request))
-            AND (d.claim_key IS NULL OR d.claim_key IN (SELECT key FROM work))"
-    ),
+            $insert,
     ")
     SELECT ARRAY(SELECT key FROM request) || ARRAY(SELECT key FROM work) AS won,
            statement_timestamp() AS heard"
-);
+        )
+    };
+}
+pub(in crate::store::postgres) const ROWS_AND_CLAIMS: &str = rows_and_claims!(insert_rows!(
+    ", $19::uuid[]",
+    ", request",
+    " WHERE (d.request IS NULL OR d.request IN (SELECT key FROM request))
+        AND (d.claim_key IS NULL OR d.claim_key IN (SELECT key FROM work))"
+));
+
+/// The same, where rows are in an order.
+pub(in crate::store::postgres) const ROWS_AND_CLAIMS_IN_ORDER: &str = rows_and_claims!(insert_rows!(
+    ", $19::uuid[], $38::uuid[], $39::bigint[]",
+    ", request, order_key, place",
+    " WHERE (d.request IS NULL OR d.request IN (SELECT key FROM request))
+        AND (d.claim_key IS NULL OR d.claim_key IN (SELECT key FROM work))",
+    in_order
+));
 
 type Statement = Query<'static, Postgres, PgArguments>;
 
@@ -118,18 +155,38 @@ pub(super) enum Rows {
 /// The statement for a group without claims.
 pub(super) fn rows_only(planned: &[Planned<'_>]) -> Result<Statement> {
     let envelopes = envelopes(planned)?;
-    Ok(bind_rows(sqlx::query(ROWS), &rows(planned, &envelopes)?))
+    let rows = rows(planned, &envelopes)?;
+    Ok(match are_in_order(&rows) {
+        false => bind_rows(sqlx::query(ROWS), &rows),
+        true => bind_order(bind_rows(sqlx::query(ROWS_IN_ORDER), &rows), &rows),
+    })
 }
 
 /// The statement for a group with claims. `now`: the server's time, about.
 pub(super) fn rows_and_claims(planned: &[Planned<'_>], now: Timestamp, which: Rows) -> Result<Statement> {
     let envelopes = envelopes(planned)?;
     let rows = if which == Rows::Write { rows(planned, &envelopes)? } else { Vec::new() };
-    let query = bind_rows(sqlx::query(ROWS_AND_CLAIMS), &rows)
+    let in_order = are_in_order(&rows);
+    let sql = if in_order { ROWS_AND_CLAIMS_IN_ORDER } else { ROWS_AND_CLAIMS };
+    let query = bind_rows(sqlx::query(sql), &rows)
         .bind(rows.iter().map(|row| row.request).collect::<Vec<_>>())
         .bind(now);
     let query = bind_requests(query, planned, now);
-    Ok(bind_work(query, planned, now))
+    let query = bind_work(query, planned, now);
+    Ok(if in_order { bind_order(query, &rows) } else { query })
+}
+
+/// Whether any of them is; a group without pays nothing for it.
+fn are_in_order(rows: &[Row<'_>]) -> bool {
+    rows.iter().any(|row| row.delivery.order.is_some())
+}
+
+fn bind_order(query: Statement, rows: &[Row<'_>]) -> Statement {
+    debug_assert_eq!(crate::store::lanes::TURNS, 1_048_576, "as the statement has it");
+    let places = (0..crate::store::lanes::TURNS).take(rows.len());
+    query
+        .bind(rows.iter().map(|row| row.delivery.order.map(|key| key.0)).collect::<Vec<Option<Uuid>>>())
+        .bind(places.collect::<Vec<i64>>())
 }
 
 /// Each message's envelope, request by request.
@@ -165,7 +222,7 @@ fn bind_rows(query: Statement, rows: &[Row<'_>]) -> Statement {
         .bind(column(rows, |row| row.target_no))
         .bind(column(rows, |row| row.delivery.target.kind as i16))
         .bind(column(rows, |row| &*row.delivery.target.name))
-        .bind(column::<Option<PgInterval>>(rows, |row| row.delivery.hold.map(interval)))
+        .bind(column::<Option<PgInterval>>(rows, |row| hold(row.delivery).map(interval)))
         .bind(column(rows, |row| row.token.0))
         .bind(column(rows, |row| row.message.message.tenant.as_str()))
         .bind(column(rows, |row| stored_id(row.message.row_id, &row.message.message.id)))
@@ -179,6 +236,11 @@ fn bind_rows(query: Statement, rows: &[Row<'_>]) -> Statement {
         .bind(column(rows, |row| row.message.message.accepted_at))
         .bind(column(rows, |row| row.envelope))
         .bind(column(rows, |row| &*row.message.message.body))
+}
+
+/// For how long a row is leased from the start: one in an order never is.
+fn hold(new: &NewDelivery) -> Option<std::time::Duration> {
+    if new.order.is_some() { None } else { new.hold }
 }
 
 fn bind_requests(query: Statement, planned: &[Planned<'_>], now: Timestamp) -> Statement {

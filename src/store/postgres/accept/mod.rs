@@ -31,7 +31,7 @@ use crate::domain::Timestamp;
 use crate::store::accept::{Message, MessageOutcome, Outcome, Request};
 use crate::store::{Error, ErrorKind, Result};
 
-pub(super) use columns::{ROWS, ROWS_AND_CLAIMS};
+pub(super) use columns::{ROWS, ROWS_AND_CLAIMS, ROWS_AND_CLAIMS_IN_ORDER, ROWS_IN_ORDER};
 pub(super) use write::{CORRECT, EVIDENCE, LOSERS, UNDO_CLAIMS, UNDO_ROWS};
 
 /// How long a group whose reply was lost is run again.
