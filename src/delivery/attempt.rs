@@ -57,9 +57,18 @@ async fn handle(worker: &Worker, shared: &Shared, handler: &HandlerOptions, held
         Err(ended) => return (ended, Work::default()),
     };
     let claims = claim.iter().map(|claim| (claim.key, claim.token)).collect();
-    let renewal = shared.renewals.keep(store::inbox::Held { row, claims }, lease, shared.clock.monotonic());
+    let (now, until) = (shared.clock.monotonic(), held.lease_until);
+    let renewal = shared.renewals.keep_from(store::inbox::Held { row, claims }, lease, now, until);
+    let mut ran = if worker.options.order.is_some() {
+        // Where the lease ends, the next taker may go on to the next message of the key.
+        tokio::select! {
+            ran = send(worker, held) => ran,
+            () = renewal.lost() => Err(Failure::new(Fault::Attempt, "its lease could not be renewed; see the log")),
+        }
+    } else {
+        send(worker, held).await
+    };
     let mut work = Work { claim, messages: Vec::new(), _renewal: Some(renewal) };
-    let mut ran = send(worker, held).await;
     if let Ok(Ack { reply: Some(reply) }) = &ran {
         match handler.cascade.read(&worker.options.target.name, &held.delivery.message, reply) {
             Ok(messages) => work.messages = messages,

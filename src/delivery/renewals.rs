@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::Clock;
@@ -36,12 +36,33 @@ struct Entry {
     held: Held,
     lease: Duration,
     due: Instant,
+    /// Until when it is held for certain: on the monotonic clock, from before it was renewed.
+    until: watch::Sender<Instant>,
 }
 
 /// Renews until it is dropped: to be kept until the work's end is written.
 pub struct Renewal {
     renewals: Renewals,
     number: u64,
+    until: watch::Receiver<Instant>,
+}
+
+impl Renewal {
+    /// Ends when the lease has, because it could not be renewed: from then on somebody else may hold it.
+    pub(super) async fn lost(&self) {
+        let mut until = self.until.clone();
+        loop {
+            let ends = *until.borrow_and_update();
+            tokio::select! {
+                () = tokio::time::sleep_until(ends.into()) => return,
+                changed = until.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
 }
 
 impl Drop for Renewal {
@@ -57,29 +78,45 @@ impl Renewals {
 
     /// Renews `held` for `lease` at a time. At least half of the present lease is to be left.
     pub fn keep(&self, held: Held, lease: Duration, now: Instant) -> Renewal {
+        self.keep_from(held, lease, now, now + lease / 2)
+    }
+
+    /// The same, of a lease of which it is known until when it holds.
+    pub(super) fn keep_from(&self, held: Held, lease: Duration, now: Instant, until: Instant) -> Renewal {
+        let (until, receiver) = watch::channel(until);
         let number = {
             let mut entries = self.lock();
             entries.next_number += 1;
             let number = entries.next_number;
-            entries.held.insert(number, Entry { held, lease, due: now + lease / (2 * PART) });
+            entries.held.insert(number, Entry { held, lease, due: now + lease / (2 * PART), until });
             number
         };
         self.0.changed.notify_one();
-        Renewal { renewals: self.clone(), number }
+        Renewal { renewals: self.clone(), number, until: receiver }
     }
 
     fn next_due(&self) -> Option<Instant> {
         self.lock().held.values().map(|entry| entry.due).min()
     }
 
-    /// What is due at `now`, by lease; due again after a part of it.
-    fn take_due(&self, now: Instant) -> Vec<(Duration, Vec<Held>)> {
-        let mut due: HashMap<Duration, Vec<Held>> = HashMap::new();
-        for entry in self.lock().held.values_mut().filter(|entry| entry.due <= now) {
+    /// What is due at `now`, by lease, with its numbers; due again after a part of it.
+    fn take_due(&self, now: Instant) -> Vec<(Duration, Vec<u64>, Vec<Held>)> {
+        let mut due: HashMap<Duration, (Vec<u64>, Vec<Held>)> = HashMap::new();
+        for (number, entry) in self.lock().held.iter_mut().filter(|(_, entry)| entry.due <= now) {
             entry.due = now + entry.lease / PART;
-            due.entry(entry.lease).or_default().push(entry.held.clone());
+            let (numbers, held) = due.entry(entry.lease).or_default();
+            numbers.push(*number);
+            held.push(entry.held.clone());
         }
-        due.into_iter().collect()
+        due.into_iter().map(|(lease, (numbers, held))| (lease, numbers, held)).collect()
+    }
+
+    /// These hold until then.
+    fn renewed(&self, numbers: &[u64], until: Instant) {
+        let entries = self.lock();
+        for entry in numbers.iter().filter_map(|number| entries.held.get(number)) {
+            entry.until.send_replace(until);
+        }
     }
 }
 
@@ -93,10 +130,12 @@ pub(super) async fn run(renewals: Renewals, store: store::Shared, clock: Clock, 
             () = renewals.0.changed.notified() => continue,
             () = sleep(wait) => {}
         }
-        for (lease, held) in renewals.take_due(clock.monotonic()) {
+        for (lease, numbers, held) in renewals.take_due(clock.monotonic()) {
+            let asked_at = clock.monotonic();
             let renewed = tokio::time::timeout(lease / PART, store.renew_held(&held, lease)).await;
             match renewed {
-                Ok(Ok(())) => {}
+                // What somebody else has taken was lost, and said to be, before.
+                Ok(Ok(())) => renewals.renewed(&numbers, asked_at + lease),
                 Ok(Err(error)) => tracing::warn!(%error, held = held.len(), "leases were not renewed"),
                 Err(_) => tracing::warn!(held = held.len(), "leases were not renewed in time"),
             }

@@ -338,8 +338,9 @@ async fn rows_from_before_the_order_are_delivered_in_order(store: &Store) {
     let receiver = Receiver::start().await;
     let ordered = config(store, &receiver, "");
     let (down, up) = (run::free_port(), receiver.port());
-    let before =
-        ordered.replace("ordered = true", "ordered = false").replace(&up.to_string(), &down.to_string());
+    let before = ordered
+        .replace("ordered = true", "ordered = false")
+        .replace(&format!(":{up}/"), &format!(":{down}/"));
     let mut gateway = Gateway::start(&before).await;
     for n in 0..12 {
         publish(&gateway, message("k", n)).await;

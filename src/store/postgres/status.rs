@@ -18,8 +18,8 @@ use crate::store::Result;
 use crate::store::accept::MessageState;
 use crate::store::intake::DUPLICATE_NO;
 use crate::store::status::{
-    Ahead, Backlog, Cancelled, Checkup, MessagePage, MessageQuery, MessageStatus, Pause, Paused, TargetStatus,
-    done_state,
+    Ahead, Backlog, Cancelled, Checkup, MessagePage, MessageQuery, MessageStatus, Pause, Paused,
+    TargetStatus, done_state,
 };
 
 pub(super) const BACKLOG: &str = "SELECT b.kind, b.target, b.depth, b.oldest_due_at,

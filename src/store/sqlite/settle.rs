@@ -17,7 +17,7 @@ use crate::store::deliveries::{self, Counted, Receipt, Settle, Settled, Settleme
 /// row behind it would overtake it.
 const FOUND: &str = "
     (SELECT row.rowid
-     FROM (SELECT ?1 AS now, column1 AS row_id, column2 AS target_no, column3 AS token FROM (VALUES {values})) AS asked
+     FROM (SELECT ? AS now, column1 AS row_id, column2 AS target_no, column3 AS token FROM (VALUES {values})) AS asked
      CROSS JOIN oncegate_deliveries AS row ON row.row_id = asked.row_id AND row.target_no = asked.target_no
      WHERE row.turn IS NULL OR row.token = asked.token OR row.state <> 2 OR row.due_at <= asked.now)";
 
@@ -25,7 +25,7 @@ const RECEIPT: &str = "
     INSERT INTO oncegate_receipts
         (sent_at, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, correlation_id,
          accepted_at, attempts)
-    SELECT ?1, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, correlation_id,
+    SELECT ?, row_id, target_no, kind, target, tenant, message_id, type, deduplication_id, correlation_id,
            accepted_at, attempts + 1
     FROM oncegate_deliveries WHERE rowid IN {found}
     ON CONFLICT (row_id, target_no) DO UPDATE
@@ -143,7 +143,7 @@ async fn remove_done(
 ) -> Result<HashSet<RowKey>> {
     if receipt == Receipt::Keep {
         for (sql, chunk) in RECEIPT_BATCHED.over(rows) {
-            let mut query = sqlx::query(sql).bind(now);
+            let mut query = sqlx::query(sql).bind(now).bind(now);
             for (row, token) in chunk {
                 query = query.bind(row.id).bind(row.target_no).bind(token.0);
             }

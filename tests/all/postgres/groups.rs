@@ -3,14 +3,55 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use oncegate::domain::ordering::{OnDeadLetter, OrderKey};
 use oncegate::domain::{Clock, Random};
-use oncegate::store::ErrorKind;
 use oncegate::store::accept::{MessageOutcome, Outcome, Request};
+use oncegate::store::lanes::Take;
+use oncegate::store::{ErrorKind, deliveries};
 use sqlx::Connection;
 
 use super::build::*;
 use crate::support::postgres;
 use crate::support::proxy::Mode;
+
+/// Of an ordered target, the row of a transaction that began earlier and commits later. It has the lower turn, and no
+/// order to what it overlapped; but it is not begun beside what is on its way, and it is not skipped.
+/// watermill#311: rows read by increasing id; a slow transaction's rows were skipped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_becomes_visible_late_is_neither_skipped_nor_begun_beside_another_of_its_key() {
+    let Some(server) = postgres::shared().await else { return };
+    let (store, mut connection, _) = fresh(&server).await;
+    let mut ordered = message();
+    for new in &mut ordered.targets {
+        new.order = Some(OrderKey::new("", None));
+    }
+    assert!(is_stored(&accept(&store, request(vec![ordered.clone()])).await));
+    let mut slow = connection.begin().await.unwrap();
+    let earlier = "INSERT INTO oncegate.deliveries (row_id, target_no, kind, target, state, due_at, token, tenant, type,
+            accepted_at, envelope, body, order_key, turn)
+        SELECT gen_random_uuid(), 0, kind, target, state, due_at, token, tenant, 'late', accepted_at, envelope, body,
+            order_key, turn - 1 FROM oncegate.deliveries";
+    sqlx::query(earlier).execute(&mut *slow).await.unwrap();
+    let take = async || {
+        let token = Random.token();
+        let lease = Duration::from_secs(60);
+        let take = deliveries::Take { target: orders(), limit: 10, lease, token };
+        let take = Take { take, after: None, on_dead_letter: OnDeadLetter::Continue };
+        let taken = store.take_in_order(&take).await.unwrap().taken;
+        taken.into_iter().map(|taken| (taken.delivery, token)).collect::<Vec<_>>()
+    };
+    let first = take().await;
+    assert_eq!(first.iter().map(|(one, _)| one.row.id).collect::<Vec<_>>(), [ordered.row_id]);
+    slow.commit().await.unwrap();
+    assert!(take().await.is_empty(), "one of the key is on its way");
+    let (delivery, token) = &first[0];
+    let outcome = deliveries::Settle::Done { receipt: deliveries::Receipt::Keep };
+    let done = deliveries::Settlement { row: delivery.row, token: *token, outcome };
+    assert_eq!(store.settle(&[done]).await.unwrap(), [deliveries::Settled::Yes]);
+    let kinds: Vec<_> = take().await.into_iter().map(|(one, _)| one.message.kind.clone()).collect();
+    assert_eq!(kinds, ["late"]);
+    store.close().await;
+}
 
 /// What a check of ours lets through and an index does not take.
 #[tokio::test(flavor = "multi_thread")]
