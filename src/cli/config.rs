@@ -7,7 +7,7 @@ use schemars::{Schema, SchemaGenerator};
 
 use super::{Source, print};
 use crate::config::{self, Backends, Destination};
-use crate::{store, transport};
+use crate::{push, store, transport};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -63,6 +63,16 @@ impl Backends for Registries {
             .map_err(|error| (error.key, error.text))
     }
 
+    fn formats(&self) -> Vec<config::Format> {
+        let format =
+            |kind: &push::Kind| config::Format { name: kind.name, keys: kind.keys, needs: kind.needs };
+        push::registry::FORMATS.into_iter().map(format).collect()
+    }
+
+    fn check_receiver(&self, receiver: &config::Receiver) -> Vec<(&'static str, String)> {
+        push::registry::build(receiver).err().unwrap_or_default()
+    }
+
     fn schemas(&self, generator: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
         transport::registry::schemas(generator)
     }
@@ -95,7 +105,9 @@ mod tests {
         let (as_it_is, with_all) = (check(&example), check(&all));
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(as_it_is.unwrap().destinations.contains_key("stdout"));
-        assert_eq!(with_all.unwrap().destinations.len(), transport::registry::names().count());
+        let with_all = with_all.unwrap();
+        assert_eq!(with_all.destinations.len(), transport::registry::names().count());
+        assert_eq!(with_all.receivers.len(), push::registry::FORMATS.len());
         let schema = config::schema(&Registries);
         let validator = jsonschema::validator_for(&schema).unwrap();
         let value = serde_json::to_value(all.parse::<toml::Table>().unwrap()).unwrap();

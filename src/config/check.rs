@@ -1,5 +1,6 @@
 //! What a type cannot say: limits, names that must be defined, combinations that cannot work.
 
+mod receivers;
 mod stores;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,7 @@ const LONGEST_DELAY: Duration = Duration::from_hours(24 * 365);
 pub(super) struct Defined {
     destinations: BTreeSet<String>,
     routes: bool,
-    handlers: bool,
+    handlers: BTreeSet<String>,
     credentials: bool,
 }
 
@@ -42,20 +43,21 @@ impl Defined {
             None => false,
         };
         let in_auth = |name| table.get("auth").and_then(|auth| auth.get(name));
+        let names = |section: &str| match table.get(section) {
+            Some(Value::Table(table)) => table.keys().cloned().collect(),
+            _ => BTreeSet::new(),
+        };
         Self {
-            destinations: match table.get("destinations") {
-                Some(Value::Table(table)) => table.keys().cloned().collect(),
-                _ => BTreeSet::new(),
-            },
+            destinations: names("destinations"),
             routes: filled(table.get("routes")),
-            handlers: filled(table.get("handlers")),
+            handlers: names("handlers"),
             credentials: filled(in_auth("keys")) || filled(in_auth("jwt")),
         }
     }
 
     /// Neither a destination nor a route nor a handler: everything goes to `stdout`.
     pub fn routes_nothing(&self) -> bool {
-        self.destinations.is_empty() && !self.routes && !self.handlers
+        self.destinations.is_empty() && !self.routes && self.handlers.is_empty()
     }
 }
 
@@ -69,6 +71,7 @@ pub(super) fn check(config: &mut Config, defined: &Defined, backends: &dyn Backe
     found.credentials(config, defined);
     found.destinations(config, backends);
     found.handlers(config);
+    found.receivers(config, defined, backends);
     found.routes(config, defined);
     found.identity(config);
     found.intake(config);

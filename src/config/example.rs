@@ -9,15 +9,16 @@ use serde_json::Value;
 
 use super::Backends;
 use super::key::quoted;
-use super::schema::{Node, Shape, schema};
+use super::schema::{Node, Shape, Variant, schema};
 
 /// The order of the sections: from what everybody sets to what few do. A section that is not named comes last.
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 13] = [
     "server",
     "stores",
     "auth",
     "destinations",
     "handlers",
+    "receivers",
     "routes",
     "routing",
     "durability",
@@ -122,19 +123,20 @@ impl Page {
         let header = if path == ["stores"] { Header::Shown } else { Header::Commented };
         let mut variants = each.variants().into_iter();
         self.header(&[path, &[name]].concat(), "[", "]", header);
-        let Some((transport, settings)) = variants.next() else {
-            return self.inline("", each);
+        let Some(Variant { key, name: first, settings }) = variants.next() else {
+            return self.inline("", each, &[]);
         };
-        self.key_as("transport", each, true, &Value::String(transport.into()));
-        self.inline("", settings);
-        self.inline("", each);
-        for (transport, settings) in variants {
+        self.key_as(key, each, true, &Value::String(first.into()));
+        let common: Vec<&str> = each.properties().into_iter().map(|(name, _)| name).collect();
+        self.inline("", settings, &common);
+        self.inline("", each, &[key]);
+        for Variant { name: variant, settings, .. } in variants {
             self.line("");
             self.text(settings.description());
-            let name = format!("{name}-{transport}");
+            let name = format!("{name}-{variant}");
             self.header(&[path, &[name.as_str()]].concat(), "[", "]", header);
-            self.line(&format!("#transport = {transport:?}"));
-            self.inline("", settings);
+            self.line(&format!("#{key} = {variant:?}"));
+            self.inline("", settings, &[]);
         }
     }
 
@@ -152,22 +154,19 @@ impl Page {
         }
     }
 
-    /// A table's keys, tables in it as dotted keys.
-    fn inline(&mut self, prefix: &str, node: Node<'_>) {
-        for (name, property) in node.properties() {
-            if prefix.is_empty() && name == "transport" && !node.variants().is_empty() {
-                continue;
-            }
+    /// A table's keys but for some, tables in it as dotted keys.
+    fn inline(&mut self, prefix: &str, node: Node<'_>, but: &[&str]) {
+        for (name, property) in node.properties().into_iter().filter(|(name, _)| !but.contains(name)) {
             let key = format!("{prefix}{}", quoted(name));
             match property.shape() {
                 Shape::Plain => self.key(&key, property, node.requires(name)),
                 Shape::Table => {
                     self.text(property.description());
-                    self.inline(&format!("{key}."), property);
+                    self.inline(&format!("{key}."), property, &[]);
                 }
                 Shape::Map(each) => {
                     self.text(property.description());
-                    self.inline(&format!("{key}.{}.", property.name().unwrap_or("NAME")), each);
+                    self.inline(&format!("{key}.{}.", property.name().unwrap_or("NAME")), each, &[]);
                 }
                 Shape::Tables(each) => {
                     self.text(property.description());
@@ -197,7 +196,7 @@ impl Page {
     }
 
     fn key_as(&mut self, name: &str, node: Node<'_>, required: bool, value: &Value) {
-        let node = if name == "transport" {
+        let node = if !node.variants().is_empty() {
             // Described at the property, not at the table.
             node.properties()
                 .into_iter()

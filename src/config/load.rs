@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::document::Document;
 use super::errors::{Errors, Place, Problem};
 use super::key::Key;
-use super::{Config, Destination, Route, check, env, read};
+use super::{Config, Destination, Receiver, Route, check, env, read};
 use crate::domain::routing::Pattern;
 
 /// The variable that names the file.
@@ -31,8 +31,24 @@ pub trait Backends {
     /// The key below the destination (dotted; empty: the destination itself), and what is wrong with it.
     fn check(&self, destination: &Destination) -> Result<(), (String, String)>;
 
+    /// The formats of receivers.
+    fn formats(&self) -> Vec<Format>;
+
+    /// What is wrong with a receiver of a format that there is: keys below it, and why.
+    fn check_receiver(&self, receiver: &Receiver) -> Vec<(&'static str, String)>;
+
     /// The JSON Schema of each transport's settings.
     fn schemas(&self, generator: &mut SchemaGenerator) -> Vec<(&'static str, Schema)>;
+}
+
+/// A format of receivers, as far as the configuration shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    pub name: &'static str,
+    /// Keys that not every format has.
+    pub keys: &'static [&'static str],
+    /// Other keys that its example needs.
+    pub needs: &'static [&'static str],
 }
 
 /// Loads the configuration: from `path`, else from the file that `ONCEGATE_CONFIG` names, else from
@@ -140,6 +156,17 @@ fn paths_relative_to(base: &Path, config: &mut Config) {
     for message in config.messages.values_mut() {
         if let Some(path) = &mut message.schema {
             *path = base.join(&*path);
+        }
+    }
+    for receiver in config.receivers.values_mut() {
+        if let Some(path) = &mut receiver.certificate {
+            *path = base.join(&*path);
+        }
+        if let Some(oidc) = &mut receiver.oidc
+            && super::auth::jwks_url(&oidc.jwks).is_none()
+            && !oidc.jwks.is_empty()
+        {
+            oidc.jwks = base.join(&oidc.jwks).display().to_string();
         }
     }
     if let Some(jwt) = &mut config.auth.jwt

@@ -60,7 +60,7 @@ pub use history::History;
 pub use idempotency::Idempotency;
 pub use intake::Intake;
 pub use key::Key;
-pub use load::{Backends, DEFAULT_FILE, FILE_VARIABLE, load, process_environment};
+pub use load::{Backends, DEFAULT_FILE, FILE_VARIABLE, Format, load, process_environment};
 pub use messages::MessageType;
 pub use rate::Rate;
 pub use receivers::Receiver;
@@ -95,6 +95,9 @@ pub struct Config {
     /// HTTP endpoints of yours that handle message types, by name. A type that has a handler needs no route.
     #[schemars(extend("x-name" = "rebuild"))]
     pub handlers: BTreeMap<String, Handler>,
+    /// Endpoints to which brokers and webhook senders push, by name: `POST /v1/push/NAME`.
+    #[schemars(extend("x-name" = "incoming"))]
+    pub receivers: BTreeMap<String, Receiver>,
     /// Which message types go where. Routes that match add up, each destination once.
     pub routes: Vec<Route>,
     /// What routing does beyond the routes.
@@ -127,6 +130,7 @@ impl Default for Config {
             auth: Auth::default(),
             destinations: BTreeMap::new(),
             handlers: BTreeMap::new(),
+            receivers: BTreeMap::new(),
             routes: Vec::new(),
             routing: Routing::default(),
             messages: BTreeMap::new(),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::proof::{ApiKey, Oidc};
 use super::{ByteSize, Duration, Secrets};
 use crate::domain::routing::Pattern;
 
@@ -33,10 +34,17 @@ pub struct Receiver {
     #[serde(default)]
     #[schemars(extend("examples" = ["acme"]))]
     pub tenant: Option<String>,
-    /// `anonymous`: anybody may push. To be said where nothing else proves the sender.
+    /// `anonymous`: anybody may push. To be said where nothing proves the sender.
     #[serde(default)]
     #[schemars(extend("examples" = ["anonymous"]))]
-    pub authorize: Option<Authorize>,
+    pub authorize: Authorize,
+    /// A token that the sender sends with every request.
+    #[serde(default)]
+    pub oidc: Option<Oidc>,
+    /// A secret that the sender sends with every request.
+    #[serde(default, skip_serializing)]
+    #[schemars(extend("examples" = [{ "header": "x-api-key", "value": "replace-me-by-32-random-characters" }]))]
+    pub api_key: Option<ApiKey>,
     /// What requests are signed with; several while one is being replaced, any may match.
     #[serde(default, skip_serializing)]
     #[schemars(extend("examples" = [["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]]))]
@@ -89,6 +97,61 @@ pub struct Receiver {
     pub body: Option<ByteSize>,
 }
 
+/// Where what is pushed goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way<'a> {
+    Handler(&'a str),
+    Publish,
+}
+
+/// `handler` or `publish`, as a receiver or a source says; `None`: neither. The second is wrong.
+fn way(handler: Option<&str>, publish: Option<bool>) -> Result<Option<Way<'_>>, ()> {
+    match (handler, publish.unwrap_or(false)) {
+        (Some(_), true) => Err(()),
+        (Some(name), false) => Ok(Some(Way::Handler(name))),
+        (None, true) => Ok(Some(Way::Publish)),
+        (None, false) => Ok(None),
+    }
+}
+
+impl Receiver {
+    /// Where what is pushed goes; `None`: it says nothing, or both.
+    pub fn way(&self) -> Option<Way<'_>> {
+        way(self.handler.as_deref(), self.publish).ok().flatten()
+    }
+
+    /// Whether it says both ways.
+    pub fn says_both_ways(&self) -> bool {
+        way(self.handler.as_deref(), self.publish).is_err()
+    }
+
+    /// What may be left out of most formats, and is set.
+    pub fn special_keys(&self) -> impl Iterator<Item = &'static str> {
+        let set = [
+            ("secrets", self.secrets.is_some()),
+            ("tolerance", self.tolerance.is_some()),
+            ("certificate", self.certificate.is_some()),
+            ("confirm", self.confirm.is_some()),
+            ("sources", self.sources.is_some()),
+            ("unwrapped", self.unwrapped.is_some()),
+            ("types", self.types.is_some()),
+        ];
+        set.into_iter().filter(|(_, set)| *set).map(|(name, _)| name)
+    }
+}
+
+impl Source {
+    /// Where what comes from it goes; `None`: as its receiver says.
+    pub fn way(&self) -> Option<Way<'_>> {
+        way(self.handler.as_deref(), self.publish).ok().flatten()
+    }
+
+    /// Whether it says both ways.
+    pub fn says_both_ways(&self) -> bool {
+        way(self.handler.as_deref(), self.publish).is_err()
+    }
+}
+
 /// What is different for what comes from one topic or subscription. What is left out is as the receiver says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -108,10 +171,13 @@ pub struct Source {
     pub deduplicate_with_inbox: Option<bool>,
 }
 
-/// Who may push, where nothing proves it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+/// Who may push.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Authorize {
+    /// Whoever proves to be the sender.
+    #[default]
+    Proof,
     /// Anybody.
     Anonymous,
 }

@@ -36,7 +36,44 @@ pub fn schema(backends: &dyn Backends) -> Value {
             destination.insert("allOf".into(), Value::Array(by_transport));
         }
     }
+    receivers(&mut schema, backends);
     schema
+}
+
+/// A receiver takes the keys of its format beside those that all have.
+fn receivers(schema: &mut Value, backends: &dyn Backends) {
+    let formats = backends.formats();
+    let Some(receiver) = schema.pointer_mut("/$defs/Receiver").and_then(Value::as_object_mut) else { return };
+    receiver.remove("additionalProperties");
+    receiver.insert("unevaluatedProperties".into(), json!(false));
+    let Some(properties) = receiver.get_mut("properties").and_then(Value::as_object_mut) else { return };
+    let names: Vec<&str> = formats.iter().map(|format| format.name).collect();
+    if let Some(format) = properties.get_mut("format") {
+        format["enum"] = json!(names);
+    }
+    let all = properties.clone();
+    for key in formats.iter().flat_map(|format| format.keys) {
+        properties.remove(*key);
+    }
+    let by_format = formats.iter().map(|format| {
+        let mut own = serde_json::Map::new();
+        for key in format.keys.iter().chain(format.needs).chain(&["publish"]) {
+            let mut property = all.get(*key).cloned().unwrap_or_default();
+            if let Some(property) = property.as_object_mut().filter(|_| !format.keys.contains(key)) {
+                property.remove("default");
+            }
+            if *key == "publish" {
+                property["examples"] = json!([true]);
+            }
+            own.insert((*key).to_owned(), property);
+        }
+        json!({
+            "if": { "properties": { "format": { "const": format.name } }, "required": ["format"] },
+            "then": { "properties": own },
+        })
+    });
+    let by_format: Vec<Value> = by_format.collect();
+    receiver.insert("allOf".into(), Value::Array(by_format));
 }
 
 /// A place in a schema, with its references followed.
@@ -47,6 +84,14 @@ pub(super) struct Node<'a> {
     written: &'a Value,
     /// What it is.
     resolved: &'a Value,
+}
+
+/// One of several forms of a table.
+pub(super) struct Variant<'a> {
+    /// The key that says which.
+    pub key: &'static str,
+    pub name: &'a str,
+    pub settings: Node<'a>,
 }
 
 /// What a value is, as far as a TOML file shows it.
@@ -126,12 +171,15 @@ impl<'a> Node<'a> {
         self.word("x-instead-of")
     }
 
-    /// Settings by transport: for `destinations` only.
-    pub fn variants(&self) -> Vec<(&'a str, Node<'a>)> {
+    /// Settings by transport or format (the key that says which): for `destinations` and `receivers` only.
+    pub fn variants(&self) -> Vec<Variant<'a>> {
         let all = self.resolved.get("allOf").and_then(Value::as_array).into_iter().flatten();
         all.filter_map(|one| {
-            let name = one.pointer("/if/properties/transport/const")?.as_str()?;
-            Some((name, Self::new(self.root, one.get("then")?)))
+            let settings = Self::new(self.root, one.get("then")?);
+            ["transport", "format"].into_iter().find_map(|key| {
+                let name = one.pointer(&format!("/if/properties/{key}/const"))?.as_str()?;
+                Some(Variant { key, name, settings })
+            })
         })
         .collect()
     }
@@ -167,8 +215,8 @@ pub(super) fn keys(schema: &Value) -> Vec<String> {
                 Shape::Table => walk(property, &format!("{key}."), all),
                 Shape::Map(each) | Shape::Tables(each) => {
                     walk(each, &format!("{key}.*."), all);
-                    for (_, settings) in each.variants() {
-                        walk(settings, &format!("{key}.*."), all);
+                    for variant in each.variants() {
+                        walk(variant.settings, &format!("{key}.*."), all);
                     }
                 }
             }

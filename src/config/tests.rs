@@ -5,8 +5,8 @@ use std::path::Path;
 use schemars::{Schema, SchemaGenerator};
 
 use super::destinations::OnDeadLetter;
-use super::load::{Backends, parse};
-use super::{Config, Destination, Duration, Errors};
+use super::load::{Backends, Format, parse};
+use super::{Config, Destination, Duration, Errors, Receiver};
 use crate::domain::grant::Grant;
 
 /// A transport `stdout` without settings, and `post` that needs a `url`.
@@ -32,6 +32,18 @@ impl Backends for Few {
             return Err((known.to_owned(), "is missing".to_owned()));
         }
         Ok(())
+    }
+
+    fn formats(&self) -> Vec<Format> {
+        vec![
+            Format { name: "hook", keys: &["secrets"], needs: &[] },
+            Format { name: "queue", keys: &["unwrapped", "sources"], needs: &["type", "authorize"] },
+        ]
+    }
+
+    fn check_receiver(&self, receiver: &Receiver) -> Vec<(&'static str, String)> {
+        let wrong = receiver.format == "hook" && receiver.unwrapped.is_some();
+        if wrong { vec![("unwrapped", "means nothing here".to_owned())] } else { Vec::new() }
     }
 
     fn schemas(&self, _: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {

@@ -51,6 +51,7 @@ impl Item {
         Conclusion {
             settlement: Some(self.settlement.clone()),
             claims: self.work.claim.iter().cloned().collect(),
+            arrival: None,
             messages: self.work.messages.clone(),
             token: shared.random.token(),
         }

@@ -15,6 +15,7 @@ use crate::domain::message::Draft;
 pub const KIND: Kind = Kind {
     name: "cloudevents",
     keys: &[],
+    needs: &["authorize"],
     defaults: Defaults { body_bytes: 4 << 20, deadline: Duration::from_secs(25) },
     acknowledges: |_| true,
     // Knative sends again what is answered 404, 408, 409, 429 or 5xx; Dapr drops what is answered 404.

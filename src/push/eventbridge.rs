@@ -21,6 +21,7 @@ use crate::domain::message::Draft;
 pub const KIND: Kind = Kind {
     name: "eventbridge",
     keys: &[],
+    needs: &["authorize"],
     defaults: Defaults { body_bytes: 2 << 20, deadline: Duration::from_millis(4_500) },
     acknowledges: |_| true,
     // What else is answered is given up on.

@@ -179,6 +179,8 @@ pub struct Kind {
     pub name: &'static str,
     /// The keys that it reads beside those that every receiver has ([`COMMON_KEYS`]).
     pub keys: &'static [&'static str],
+    /// Those of [`COMMON_KEYS`] that a receiver of this format needs beside `publish`: for the example.
+    pub needs: &'static [&'static str],
     pub defaults: Defaults,
     /// Whether its sender takes this status (200 to 299) for "done".
     pub acknowledges: fn(u16) -> bool,

@@ -20,6 +20,7 @@ use crate::domain::{json, media, native};
 pub const KIND: Kind = Kind {
     name: "native",
     keys: &["types"],
+    needs: &["authorize"],
     defaults: Defaults { body_bytes: 4 << 20, deadline: Duration::from_secs(30) },
     acknowledges: |_| true,
     retries: |_| true,

@@ -45,6 +45,8 @@ pub enum Settle {
     /// Given up on for good, because the configuration says so: the row goes, a receipt says that it was discarded.
     /// `error` is for the log.
     Discard { receipt: Receipt, error: String },
+    /// Taken back, as if it had never been accepted: the row goes and leaves nothing. Under its token only.
+    Withdrawn,
     /// Given up on: the row moves to the dead letters whole.
     Dead { error: DeadNote, counted: Counted },
 }

@@ -41,6 +41,25 @@ pub struct HeldClaim {
     pub answer: Option<Bytes>,
 }
 
+/// The claim of a push. It was written confirmed, with the delivery, and stands longer than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    pub key: ClaimKey,
+    /// The one under which it was accepted.
+    pub token: Token,
+    /// For how long it still stands, from now, once the delivery has ended. It goes with a delivery that is
+    /// withdrawn, and stays as it is for one that is to be tried again.
+    pub keep: Duration,
+}
+
+/// What becomes of an [`Arrival`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ArrivalEnd {
+    Kept,
+    Deleted,
+    Untouched,
+}
+
 /// The end of some work, written in one commit or not at all.
 #[derive(Clone, Debug)]
 pub struct Conclusion {
@@ -48,6 +67,8 @@ pub struct Conclusion {
     pub settlement: Option<Settlement>,
     /// Confirmed if the settlement is `Done` or there is none, else released.
     pub claims: Vec<HeldClaim>,
+    /// The claim that the delivery was accepted with, where it came by a push that may come again.
+    pub arrival: Option<Arrival>,
     /// What the work published.
     pub messages: Vec<accept::Message>,
     /// The token of what `messages` write. Unique per attempt.
@@ -74,6 +95,16 @@ impl Conclusion {
     pub fn is_done(&self) -> bool {
         use super::deliveries::Settle;
         self.settlement.as_ref().is_none_or(|settlement| matches!(settlement.outcome, Settle::Done { .. }))
+    }
+
+    /// What becomes of its arrival.
+    pub(super) fn arrival_end(&self) -> ArrivalEnd {
+        use super::deliveries::Settle;
+        match self.settlement.as_ref().map(|settlement| &settlement.outcome) {
+            Some(Settle::Withdrawn) => ArrivalEnd::Deleted,
+            Some(Settle::Retry { .. }) => ArrivalEnd::Untouched,
+            _ => ArrivalEnd::Kept,
+        }
     }
 
     /// The messages as a request without a claim of its own.

@@ -172,6 +172,9 @@ pub trait Store: Send + Sync + 'static {
     /// Claims for a delivery to a handler, before the handler runs; or says who holds it.
     async fn claim_handling(&self, handling: &inbox::Handling) -> Result<claims::Claimed>;
 
+    /// For how long any delivery with this row id is still leased to somebody; `None`: none is.
+    async fn leased_for(&self, row_id: Uuid) -> Result<Option<Duration>>;
+
     /// Pushes the ends of leases to now + `lease`. What is no longer held is left alone.
     async fn renew_held(&self, held: &[inbox::Held], lease: Duration) -> Result<()>;
 

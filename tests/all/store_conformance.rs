@@ -6,6 +6,8 @@
 
 #[path = "store_conformance/accepting.rs"]
 mod accepting;
+#[path = "store_conformance/arrivals.rs"]
+mod arrivals;
 #[path = "store_conformance/backends.rs"]
 mod backends;
 #[path = "store_conformance/build.rs"]
@@ -113,6 +115,11 @@ macro_rules! conforms {
                     a_late_confirm_of_an_old_owner_is_refused
                     of_twenty_claimants_one_wins
                     a_claim_that_is_run_again_is_granted_again;
+                arrivals:
+                    a_push_that_is_being_run_is_leased_to_somebody
+                    what_was_withdrawn_leaves_nothing
+                    what_ended_is_remembered_for_as_long_as_it_says
+                    an_arrival_outlives_what_is_to_be_tried_again;
                 handling:
                     a_handling_is_confirmed_with_its_delivery_and_what_it_published
                     a_fenced_conclusion_writes_nothing

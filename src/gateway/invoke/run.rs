@@ -148,7 +148,8 @@ impl Gateway {
         if claims.is_empty() && messages.is_empty() {
             return Ok(());
         }
-        let conclusion = Conclusion { settlement: None, claims, messages, token: self.random.token() };
+        let conclusion =
+            Conclusion { settlement: None, claims, arrival: None, messages, token: self.random.token() };
         let concluded = retried(|| node.store.conclude(&conclusion)).await.map_err(|error| {
             tracing::error!(%error, "what a handler did could not be recorded");
             // It ran, so that "nothing happened" would be a lie.

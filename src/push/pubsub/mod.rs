@@ -21,6 +21,7 @@ use crate::domain::message::Draft;
 pub const KIND: Kind = Kind {
     name: "pubsub",
     keys: &["unwrapped", "sources"],
+    needs: &["type", "authorize"],
     // 10 MB of data are 13.4 MB in base64, with 100 attributes of 1,280 bytes beside them. An acknowledgement
     // deadline is 10 s unless the subscription says more.
     defaults: Defaults { body_bytes: 14_000_000, deadline: Duration::from_secs(9) },

@@ -13,8 +13,9 @@ use crate::domain::{RowKey, Token};
 use crate::store::accept::Outcome;
 use crate::store::claims::Claimed;
 use crate::store::deliveries::{Settled, Settlement};
-use crate::store::inbox::{Concluded, Conclusion, Handling, Held, HeldClaim};
+use crate::store::inbox::{Arrival, ArrivalEnd, Concluded, Conclusion, Handling, Held, HeldClaim};
 use crate::store::{Error, ErrorKind, Result};
+use uuid::Uuid;
 
 /// Returns no row when somebody else holds it. An earlier taker of the same row is nobody else: whoever knows
 /// the row's token took it last.
@@ -69,6 +70,15 @@ pub(super) const CONFIRMED: &str = "SELECT count(*) AS number FROM oncegate.dedu
      JOIN unnest($1::uuid[], $2::bigint[]) AS t(key, token) ON c.key = t.key AND c.token = t.token
      WHERE c.confirmed";
 
+pub(super) const LEASED_FOR: &str = "SELECT
+        (extract(epoch FROM max(due_at) - now()) * 1000000)::bigint AS left_us
+     FROM oncegate.deliveries WHERE row_id = $1 AND state = 2 AND due_at > now()";
+
+pub(super) const KEEP_ARRIVAL: &str =
+    "UPDATE oncegate.deduplication SET expires_at = now() + $3::interval WHERE key = $1 AND token = $2";
+
+pub(super) const DELETE_ARRIVAL: &str = "DELETE FROM oncegate.deduplication WHERE key = $1 AND token = $2";
+
 pub(super) const RELEASE: &str = "DELETE FROM oncegate.deduplication c
      USING unnest($1::uuid[], $2::bigint[]) AS t(key, token)
      WHERE c.key = t.key AND c.token = t.token AND NOT c.confirmed";
@@ -103,6 +113,18 @@ async fn insert_or_find(session: &mut Session<'_>, handling: &Handling) -> Resul
     }
     let found = session.rows(sqlx::query(FIND).bind(new.key.0)).await?;
     found.first().map(|row| Ok(Claimed::Held(claims::read(row)?))).transpose()
+}
+
+pub(super) async fn leased_for(store: &Postgres, row_id: Uuid) -> Result<Option<Duration>> {
+    use sqlx::Row;
+    let mut session = store.pool.session(Mode::Autocommit).await?;
+    let result = session.rows(sqlx::query(LEASED_FOR).bind(row_id)).await;
+    let rows = session.finish(result).await?;
+    let left_us: Option<i64> = match rows.first() {
+        Some(row) => row.try_get("left_us").map_err(|error| Error::from(Fault::from(error)))?,
+        None => None,
+    };
+    Ok(left_us.map(super::rows::micros))
 }
 
 pub(super) async fn renew(store: &Postgres, held: &[Held], lease: Duration) -> Result<()> {
@@ -192,6 +214,9 @@ async fn write(
         }
     }
     end_claims(session, &conclusion.claims.iter().collect::<Vec<_>>(), conclusion.is_done()).await?;
+    if let Some(arrival) = conclusion.arrival {
+        end_arrival(session, arrival, conclusion.arrival_end()).await?;
+    }
     let messages = if conclusion.messages.is_empty() {
         Vec::new()
     } else {
@@ -255,6 +280,11 @@ async fn write_all(
         let claims: Vec<&HeldClaim> = of_these.flat_map(|conclusion| &conclusion.claims).collect();
         end_claims(session, &claims, done).await.map_err(Stop::unexpected)?;
     }
+    for conclusion in &whole {
+        if let Some(arrival) = conclusion.arrival {
+            end_arrival(session, arrival, conclusion.arrival_end()).await?;
+        }
+    }
     let requests: Vec<_> =
         whole.iter().filter(|conclusion| !conclusion.messages.is_empty()).map(|c| c.request()).collect();
     let mut published = accept::within_all(session, store, &requests).await?.into_iter();
@@ -310,6 +340,9 @@ async fn held(session: &mut Session<'_>, conclusions: &[Conclusion]) -> Result<V
         row && (!conclusion.is_done() || claims())
     };
     Ok(conclusions.iter().map(is_held).collect())
+    if let Some(arrival) = conclusion.arrival {
+        end_arrival(session, arrival, conclusion.arrival_end()).await?;
+    }
 }
 
 /// Whether this very conclusion was written before, and its reply was lost. Where a delivery is settled, the

@@ -97,6 +97,9 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("inbox::LOCK_CLAIMS", inbox::LOCK_CLAIMS),
     ("inbox::CONFIRM", inbox::CONFIRM),
     ("inbox::CONFIRMED", inbox::CONFIRMED),
+    ("inbox::LEASED_FOR", inbox::LEASED_FOR),
+    ("inbox::KEEP_ARRIVAL", inbox::KEEP_ARRIVAL),
+    ("inbox::DELETE_ARRIVAL", inbox::DELETE_ARRIVAL),
     ("inbox::RELEASE", inbox::RELEASE),
     ("intake::ANY", intake::ANY),
     ("intake::LOCK", intake::LOCK),
@@ -129,6 +132,7 @@ pub(super) const STATEMENTS: &[(&str, &str)] = &[
     ("settle::DONE_WITHOUT_RECEIPT", settle::DONE_WITHOUT_RECEIPT),
     ("settle::DISCARD", settle::DISCARD),
     ("settle::RETRY", settle::RETRY),
+    ("settle::WITHDRAW", settle::WITHDRAW),
     ("settle::DEAD", settle::DEAD),
     ("status::BACKLOG", status::BACKLOG),
     ("status::MESSAGE", status::MESSAGE),
@@ -310,6 +314,10 @@ impl Store for Handle {
     async fn claim_handling(&self, handling: &Handling) -> Result<Claimed> {
         let handling = handling.clone();
         self.carry(|store| async move { inbox::claim(&store, &handling).await }).await
+    }
+
+    async fn leased_for(&self, row_id: Uuid) -> Result<Option<Duration>> {
+        inbox::leased_for(&self.0, row_id).await
     }
 
     async fn renew_held(&self, held: &[Held], lease: Duration) -> Result<()> {

@@ -80,6 +80,12 @@ pub(super) const RETRY: &str = "UPDATE oncegate.deliveries d
      WHERE d.row_id = t.row_id AND d.target_no = t.target_no AND d.token = t.token
      RETURNING d.row_id, d.target_no";
 
+/// Taken back: nothing is left of it.
+pub(super) const WITHDRAW: &str = "DELETE FROM oncegate.deliveries d
+     USING unnest($1::uuid[], $2::smallint[], $3::bigint[]) AS t(row_id, target_no, token)
+     WHERE d.row_id = t.row_id AND d.target_no = t.target_no AND d.token = t.token
+     RETURNING d.row_id, d.target_no";
+
 /// Given up on: the row moves whole.
 pub(super) const DEAD: &str = "WITH gone AS (
         DELETE FROM oncegate.deliveries d
@@ -104,6 +110,7 @@ struct Sorted<'a> {
     done: Vec<(&'a Settlement, Receipt)>,
     retry: Vec<(&'a Settlement, std::time::Duration, Counted, &'a ErrorNote)>,
     discard: Vec<(&'a Settlement, Receipt)>,
+    withdrawn: Vec<&'a Settlement>,
     dead: Vec<(&'a Settlement, Counted, &'a DeadNote)>,
 }
 
@@ -117,8 +124,13 @@ pub(super) async fn settle(store: &Postgres, batch: &[Settlement]) -> Result<Vec
     for settlement in in_order {
         sorted.add(settlement);
     }
-    let kinds =
-        [sorted.done.is_empty(), sorted.retry.is_empty(), sorted.discard.is_empty(), sorted.dead.is_empty()];
+    let kinds = [
+        sorted.done.is_empty(),
+        sorted.retry.is_empty(),
+        sorted.discard.is_empty(),
+        sorted.withdrawn.is_empty(),
+        sorted.dead.is_empty(),
+    ];
     let several = kinds.iter().filter(|empty| !**empty).count() > 1;
     let mode = if several { Mode::Transaction } else { Mode::Autocommit };
     let mut session = store.pool.session(mode).await?;
@@ -159,6 +171,7 @@ impl<'a> Sorted<'a> {
             Settle::Done { receipt } => self.done.push((settlement, *receipt)),
             Settle::Retry { after, counted, error } => self.retry.push((settlement, *after, *counted, error)),
             Settle::Discard { receipt, .. } => self.discard.push((settlement, *receipt)),
+            Settle::Withdrawn => self.withdrawn.push(settlement),
             Settle::Dead { error, counted } => self.dead.push((settlement, *counted, error)),
         }
     }
@@ -193,6 +206,14 @@ async fn settle_sorted(
             .bind(column(discard, |(settlement, _)| settlement.token.0))
             .bind(column(discard, |(_, receipt)| *receipt == Receipt::Keep))
             .bind(DISCARDED);
+        settled.extend(keys(&session.rows(query).await?)?);
+    }
+    if !sorted.withdrawn.is_empty() {
+        let withdrawn = &sorted.withdrawn;
+        let query = sqlx::query(WITHDRAW)
+            .bind(column(withdrawn, |settlement| settlement.row.id))
+            .bind(column(withdrawn, |settlement| settlement.row.target_no))
+            .bind(column(withdrawn, |settlement| settlement.token.0));
         settled.extend(keys(&session.rows(query).await?)?);
     }
     if !sorted.dead.is_empty() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::{Connection, SqliteConnection};
+use uuid::Uuid;
 
 use super::rows::{corrupt, later, moment, until};
 use super::{Inner, accept, claims, error, settle};
@@ -11,7 +12,7 @@ use crate::domain::Random;
 use crate::store::accept::Outcome;
 use crate::store::claims::{Claim, ClaimState, Claimed};
 use crate::store::deliveries::{Settled, Settlement};
-use crate::store::inbox::{Concluded, Conclusion, Handling, Held, HeldClaim};
+use crate::store::inbox::{Arrival, ArrivalEnd, Concluded, Conclusion, Handling, Held, HeldClaim};
 use crate::store::{Error, ErrorKind, Result};
 
 /// An earlier taker of the same row is nobody else: whoever knows the row's token took it last.
@@ -34,6 +35,13 @@ const LEASED: &str = "
 const CONFIRM: &str = "
     UPDATE oncegate_deduplication SET confirmed = 1, expires_at = ?1, answer = ?2
     WHERE key = ?3 AND token = ?4 AND confirmed = 0";
+
+const LEASED_UNTIL: &str = "
+    SELECT max(due_at) AS until FROM oncegate_deliveries WHERE row_id = ?1 AND state = 2 AND due_at > ?2";
+
+const KEEP_ARRIVAL: &str = "UPDATE oncegate_deduplication SET expires_at = ?1 WHERE key = ?2 AND token = ?3";
+
+const DELETE_ARRIVAL: &str = "DELETE FROM oncegate_deduplication WHERE key = ?1 AND token = ?2";
 
 const RELEASE: &str = "DELETE FROM oncegate_deduplication WHERE key = ?1 AND token = ?2 AND confirmed = 0";
 
@@ -72,6 +80,14 @@ pub(super) async fn claim(store: &Arc<Inner>, handling: &Handling) -> Result<Cla
             })
         })
         .await
+}
+
+pub(super) async fn leased_for(store: &Inner, row_id: Uuid) -> Result<Option<Duration>> {
+    let mut connection = store.reader().await?;
+    let now = store.now();
+    let query = sqlx::query_scalar::<_, Option<i64>>(LEASED_UNTIL).bind(row_id).bind(now);
+    let found = query.fetch_one(&mut *connection).await.map_err(error::of)?;
+    Ok(found.map(|end| until(end, now)))
 }
 
 pub(super) async fn renew(store: &Arc<Inner>, held: &[Held], lease: Duration) -> Result<()> {
@@ -163,6 +179,9 @@ async fn write(
             return Ok(None);
         }
     }
+    if let Some(arrival) = conclusion.arrival {
+        end_arrival(connection, now, arrival, conclusion.arrival_end()).await?;
+    }
     let mut messages = Vec::new();
     if !conclusion.messages.is_empty() {
         let request = conclusion.request();
@@ -180,6 +199,21 @@ async fn write(
         }
     }
     Ok(Some(Concluded { settled: Settled::Yes, messages }))
+}
+
+async fn end_arrival(
+    connection: &mut SqliteConnection,
+    now: i64,
+    arrival: Arrival,
+    end: ArrivalEnd,
+) -> Result<()> {
+    let query = match end {
+        ArrivalEnd::Kept => sqlx::query(KEEP_ARRIVAL).bind(later(now, arrival.keep)),
+        ArrivalEnd::Deleted => sqlx::query(DELETE_ARRIVAL),
+        ArrivalEnd::Untouched => return Ok(()),
+    };
+    query.bind(arrival.key.0).bind(arrival.token.0).execute(connection).await.map_err(error::of)?;
+    Ok(())
 }
 
 async fn confirm(connection: &mut SqliteConnection, now: i64, claim: &HeldClaim) -> Result<bool> {
@@ -218,5 +252,7 @@ async fn confirmed_before(
 /// Every statement of this file, for the tests that prepare and explain them.
 #[cfg(test)]
 pub(super) fn statements() -> Vec<String> {
-    [FREE, RENEW_ROW, RENEW_CLAIM, LEASED, CONFIRM, RELEASE].map(str::to_owned).into()
+    [FREE, RENEW_ROW, RENEW_CLAIM, LEASED, CONFIRM, LEASED_UNTIL, KEEP_ARRIVAL, DELETE_ARRIVAL, RELEASE]
+        .map(str::to_owned)
+        .into()
 }

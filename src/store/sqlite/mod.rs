@@ -334,6 +334,10 @@ impl store::Store for Sqlite {
         inbox::claim(&self.0, handling).await
     }
 
+    async fn leased_for(&self, row_id: Uuid) -> Result<Option<Duration>> {
+        inbox::leased_for(&self.0, row_id).await
+    }
+
     async fn renew_held(&self, held: &[store::inbox::Held], lease: Duration) -> Result<()> {
         inbox::renew(&self.0, held, lease).await
     }

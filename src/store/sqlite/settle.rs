@@ -43,6 +43,9 @@ const RETRY: &str = "
         attempts = attempts + ?3, error_kind = ?4, error_text = ?5
     WHERE row_id = ?6 AND target_no = ?7 AND token = ?8 AND state = 2";
 
+const WITHDRAW: &str = "
+    DELETE FROM oncegate_deliveries WHERE row_id = ?1 AND target_no = ?2 AND token = ?3 AND state = 2";
+
 const LEASED: &str = "
     SELECT rowid FROM oncegate_deliveries WHERE row_id = ?1 AND target_no = ?2 AND token = ?3 AND state = 2";
 
@@ -127,6 +130,7 @@ pub(super) async fn write(
             Settle::Done { .. } => done.contains(&settlement.row),
             Settle::Retry { .. } => retry(connection, now, settlement).await?,
             Settle::Discard { receipt, .. } => discard(connection, now, settlement, *receipt).await?,
+            Settle::Withdrawn => withdraw(connection, settlement).await?,
             Settle::Dead { .. } => dead(connection, now, random, settlement).await?,
         };
         settled.push(if written { Settled::Yes } else { Settled::Fenced });
@@ -217,6 +221,12 @@ async fn discard(
     Ok(true)
 }
 
+async fn withdraw(connection: &mut SqliteConnection, settlement: &Settlement) -> Result<bool> {
+    let query =
+        sqlx::query(WITHDRAW).bind(settlement.row.id).bind(settlement.row.target_no).bind(settlement.token.0);
+    Ok(query.execute(connection).await.map_err(error::of)?.rows_affected() > 0)
+}
+
 async fn dead(
     connection: &mut SqliteConnection,
     now: i64,
@@ -272,6 +282,6 @@ pub(super) async fn expire(store: &Arc<Inner>, limit: u32) -> Result<Vec<(Target
 #[cfg(test)]
 pub(super) fn statements() -> Vec<String> {
     let mut all = [RECEIPT_BATCHED.sizes(), DONE_BATCHED.sizes()].concat();
-    all.extend([RETRY, LEASED, BURY, REMOVE, DISCARDED, EXPIRED].map(str::to_owned));
+    all.extend([RETRY, WITHDRAW, LEASED, BURY, REMOVE, DISCARDED, EXPIRED].map(str::to_owned));
     all
 }

@@ -124,6 +124,8 @@ async fn no_sweep_scans_a_filled_table() {
             "ARRAY(SELECT row_id FROM picked), '{0,0,0}', '{1,2,3}', '{1s,1s,1s}', '{1,1,1}', '{a,b,c}', '{a,b,c}'",
             "deliveries_pkey",
         ),
+        ("inbox::LEASED_FOR", "(SELECT row_id FROM picked LIMIT 1)", "deliveries_pkey"),
+        ("settle::WITHDRAW", "ARRAY(SELECT row_id FROM picked), '{0,0,0}', '{1,2,3}'", "deliveries_pkey"),
         (
             "settle::DEAD",
             "ARRAY(SELECT row_id FROM picked), '{0,0,0}', '{1,2,3}', ARRAY(SELECT row_id FROM picked), '{1,1,1}', '{a,b,c}', '{a,b,c}'",

@@ -60,7 +60,7 @@ async fn has(store: &Shared, handling: &Handling) -> bool {
 }
 
 fn conclusion(settlement: Settlement, claims: Vec<HeldClaim>, messages: Vec<Message>) -> Conclusion {
-    Conclusion { settlement: Some(settlement), claims, messages, token: token() }
+    Conclusion { settlement: Some(settlement), claims, arrival: None, messages, token: token() }
 }
 
 async fn depth(store: &Shared, target: &Target) -> u64 {
@@ -290,7 +290,8 @@ pub async fn a_conclusion_without_a_delivery_keeps_its_answer_and_may_be_run_aga
     store.claim(&claim("r", own, HOUR)).await.unwrap();
     let answer = Some(Bytes::from_static(b"answer"));
     let claims = vec![HeldClaim { key: consumer_key("r"), token: own, window: HOUR, answer: answer.clone() }];
-    let ends = Conclusion { settlement: None, claims, messages: vec![message()], token: token() };
+    let ends =
+        Conclusion { settlement: None, claims, arrival: None, messages: vec![message()], token: token() };
     for published in [1, 0] {
         let concluded = store.conclude(&ends).await.unwrap();
         assert_eq!((concluded.settled, concluded.messages.len()), (Settled::Yes, published));
