@@ -171,6 +171,13 @@ pub struct Held {
     pub(super) _permit: Option<Permit>,
 }
 
+impl Held {
+    /// A delivery that a request runs.
+    pub(super) fn of(delivery: Delivery, token: Token, lease_until: Instant) -> Self {
+        Self { delivery, token, lease_until, takes: 1, _permit: None }
+    }
+}
+
 /// What the API tells of a target.
 #[derive(Clone, Debug)]
 pub struct TargetView {
@@ -275,6 +282,10 @@ impl Engine {
                 }
             });
         }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Renews the leases of work that runs outside of deliveries.

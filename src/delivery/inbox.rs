@@ -69,14 +69,15 @@ enum Identity {
 impl HandlerOptions {
     fn identity(&self, delivery: &Delivery, lease: Duration, token: Token) -> Identity {
         let message = &*delivery.message;
+        let comes_again = is_publishers(delivery) && !self.keep_handled.is_zero();
         let (space, id, window) = match &self.deduplicate {
             Some(deduplicate) => match deduplicate.id(message) {
                 Some(id) => ("work", id, deduplicate.window),
                 None if deduplicate.required => return Identity::Missing,
-                None if is_publishers(delivery) => ("message", message.id.clone(), self.keep_handled),
+                None if comes_again => ("message", message.id.clone(), self.keep_handled),
                 None => return Identity::None,
             },
-            None if is_publishers(delivery) => ("message", message.id.clone(), self.keep_handled),
+            None if comes_again => ("message", message.id.clone(), self.keep_handled),
             None => return Identity::None,
         };
         let scope = [message.tenant.as_str(), &*delivery.target.name, space];

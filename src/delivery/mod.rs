@@ -27,6 +27,7 @@
 
 mod attempt;
 pub mod breaker;
+pub mod direct;
 mod engine;
 mod gate;
 mod inbox;

@@ -28,6 +28,7 @@ use crate::domain::{Limits, json};
 pub const KIND: Kind = Kind {
     name: "eventgrid",
     keys: &["sources"],
+    needs: &["authorize"],
     // An event has 1 MB at most. Event Grid waits for 30 s.
     defaults: Defaults { body_bytes: 4 << 20, deadline: Duration::from_secs(28) },
     acknowledges: |status| matches!(status, 200..=204),

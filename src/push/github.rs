@@ -17,6 +17,7 @@ use crate::domain::{json, media};
 pub const KIND: Kind = Kind {
     name: "github",
     keys: &["secrets"],
+    needs: &[],
     // Payloads have 25 MB at most; GitHub waits for ten seconds, and sends nothing again by itself.
     defaults: Defaults { body_bytes: 26 << 20, deadline: Duration::from_secs(9) },
     acknowledges: |_| true,

@@ -19,6 +19,7 @@ pub use crate::domain::standard_webhooks::TOLERANCE;
 pub const KIND: Kind = Kind {
     name: "standard-webhooks",
     keys: &["secrets", "tolerance"],
+    needs: &[],
     // Senders are told to wait for 15 to 30 s, and to keep payloads below 20 kB.
     defaults: Defaults { body_bytes: 4 << 20, deadline: Duration::from_secs(14) },
     acknowledges: |_| true,

@@ -17,6 +17,7 @@ use crate::domain::{Timestamp, json};
 pub const KIND: Kind = Kind {
     name: "stripe",
     keys: &["secrets", "tolerance"],
+    needs: &[],
     defaults: Defaults { body_bytes: 4 << 20, deadline: Duration::from_secs(9) },
     acknowledges: |_| true,
     retries: |_| true,

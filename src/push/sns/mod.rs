@@ -31,6 +31,7 @@ use crate::domain::message::Draft;
 pub const KIND: Kind = Kind {
     name: "sns",
     keys: &["certificate", "confirm", "sources"],
+    needs: &["type"],
     // A message has 256 KiB, and six times as much where all of it is escaped. SNS waits for 15 s.
     defaults: Defaults { body_bytes: 2 << 20, deadline: Duration::from_secs(13) },
     acknowledges: |_| true,
@@ -54,7 +55,7 @@ fn make(receiver: &Receiver) -> Made {
         certificate.map_err(|text| problems.push(("certificate", text))).ok()
     });
     let signatures = match (&receiver.certificate, receiver.authorize) {
-        (None, Some(Authorize::Anonymous)) => Signatures::Ignored,
+        (None, Authorize::Anonymous) => Signatures::Ignored,
         _ => Signatures::Verified,
     };
     if problems.is_empty() {
