@@ -24,7 +24,10 @@ use crate::domain::delivery::{Format, Target};
 use crate::domain::fields;
 use crate::domain::routing::{Route, Table};
 use crate::domain::{Clock, Random};
+use crate::gateway::documents::Documents;
 use crate::gateway::invoke::{Invoked, Invoker, OnAmbiguous};
+use crate::gateway::proof::Proof;
+use crate::gateway::receive::{Common, Receiver, Receivers};
 use crate::gateway::{
     self, Cascades, Destinations, Gateway, Parts, Preparer, Routing, Settings, StoreNode, Stores,
 };
@@ -34,7 +37,7 @@ use crate::store::intake::Notifying;
 use crate::store::{self, group};
 use crate::telemetry::Metrics;
 use crate::telemetry::trace::Traces;
-use crate::{auth, gateway as use_cases, http, transport};
+use crate::{auth, gateway as use_cases, http, push, transport};
 
 /// How far a lease outlasts the timeout of the attempt under it.
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
@@ -93,6 +96,7 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         config.idempotency.lease.get(),
         config.idempotency.max_response.bytes(),
     );
+    let receivers = receivers(&config, &clock, &context)?;
     let authenticator =
         Arc::new(auth::Credentials::new(&config.auth, clock.clone()).context("auth.jwt: no HTTP client")?);
     let hangup = signal(SignalKind::hangup())?;
@@ -136,6 +140,7 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         stores,
         preparer,
         invoker,
+        receivers,
         settings: Settings {
             limits: field_limits(&config),
             claim_window: config.deduplication.window.get(),
@@ -222,6 +227,27 @@ async fn reload_on(mut hangup: Signal, reload: Reload, credentials: Arc<auth::Cr
             }
         }
     }
+}
+
+fn receivers(config: &Config, clock: &Clock, context: &transport::Context) -> anyhow::Result<Receivers> {
+    let common = Common {
+        keep_handled: config.durability.keep_handled.get(),
+        lease: config.durability.inbox_stale_time.get(),
+    };
+    let build = |(name, receiver): (&String, &config::Receiver)| {
+        let made = push::registry::build(receiver).map_err(|problems| {
+            let (key, text) = problems.into_iter().next().unwrap_or(("format", String::new()));
+            anyhow::anyhow!("receivers.{name}.{key}: {text}")
+        })?;
+        let proof = Proof::new(receiver.oidc.clone(), receiver.api_key.clone(), clock)
+            .with_context(|| format!("receivers.{name}.oidc: no HTTP client"))?;
+        Ok((name.clone(), Receiver::new(name, receiver.clone(), made, proof, &common)))
+    };
+    let all: Vec<_> = config.receivers.iter().map(build).collect::<anyhow::Result<_>>()?;
+    let reach = transport::guard::Reach::Public;
+    let client = transport::guard::Client::new(reach, Duration::from_secs(10), &context.proxies)
+        .map_err(anyhow::Error::msg)?;
+    Ok(Receivers::new(all, Documents::new(client.leaving_unresolved_to_proxies(), clock.clone())))
 }
 
 /// Every target that the configuration names.

@@ -48,7 +48,12 @@ async fn send(worker: &Worker, held: &Held) -> Result<Ack, Failure> {
 }
 
 /// Runs a handler under its claim, if the work has an identity, while the leases are renewed.
-pub(super) async fn handle(worker: &Worker, shared: &Shared, handler: &HandlerOptions, held: &Held) -> (Ended, Work) {
+pub(super) async fn handle(
+    worker: &Worker,
+    shared: &Shared,
+    handler: &HandlerOptions,
+    held: &Held,
+) -> (Ended, Work) {
     let lease = worker.options.lease;
     let row = Some((held.delivery.row, held.token));
     let claimed = handler.claim(&shared.store, held, lease, shared.random).await;

@@ -11,10 +11,11 @@ use super::attempt::handle;
 use super::breaker::Admission;
 use super::engine::{Engine, Held, Shared};
 use super::inbox::Ended;
+use super::outcome;
 use super::settler::Work;
-use super::worker::{Worker, lock};
+use super::worker::Worker;
 use crate::domain::Token;
-use crate::domain::delivery::{DeadKind, Delivery, Failure, Fault};
+use crate::domain::delivery::{DeadKind, Delivery, Failure};
 use crate::store::accept::{self, MessageOutcome};
 use crate::store::deliveries::{Counted, DeadNote, Settle, Settled, Settlement};
 use crate::store::inbox::{Arrival, Conclusion, Held as HeldLeases};
@@ -43,6 +44,8 @@ pub enum Stored {
 pub enum End {
     /// The handler has done it, or did it before.
     Handled,
+    /// It is given up on for good, as the handler's policy says.
+    Discarded,
     /// It is a dead letter.
     Dead,
     /// It is to be pushed again; why, for the log.
@@ -53,6 +56,8 @@ pub enum End {
 enum Verdict {
     Done,
     Again(String),
+    /// Given up on for good, as a policy says; why, for the log.
+    Discard(String),
     Dead(DeadNote),
 }
 
@@ -67,10 +72,12 @@ impl Engine {
             return Err(Error::new(ErrorKind::Internal, "a handler without its task"));
         };
         let now = shared.clock.monotonic();
-        let probe = match lock(&worker.breaker).admits(now) {
+        let probe = match worker.gate.admits(now) {
             Admission::Yes => false,
             Admission::Probe => true,
-            Admission::No(_) => return self.end(direct, Verdict::Again(FAILING.to_owned()), Work::default()).await,
+            Admission::No(_) => {
+                return self.end(direct, Verdict::Again(FAILING.to_owned()), Work::default()).await;
+            }
         };
         if worker.holds() || shared.draining.is_cancelled() {
             return self.end(direct, Verdict::Again(PAUSED.to_owned()), Work::default()).await;
@@ -79,12 +86,13 @@ impl Engine {
             return Err(Error::new(ErrorKind::Internal, "a target that is no handler"));
         };
         if probe {
-            lock(&worker.breaker).probe();
+            worker.gate.probe(now);
         }
         // The receiver says whether a push that comes again is recognised; what the handler recognises work by stays.
         handler.keep_handled = Duration::ZERO;
         let lease = worker.options.lease;
-        let row = Some((direct.delivery.row, direct.token)).filter(|_| matches!(direct.stored, Stored::Yes(_)));
+        let row =
+            Some((direct.delivery.row, direct.token)).filter(|_| matches!(direct.stored, Stored::Yes(_)));
         let leases = HeldLeases { row, claims: Vec::new() };
         let _renewal = shared.renewals.keep(leases, lease, now);
         let held = Held::of(direct.delivery.clone(), direct.token, now + lease);
@@ -99,6 +107,14 @@ impl Engine {
         let (outcome, end) = match verdict {
             Verdict::Done => (Settle::Done { receipt: shared.options.receipt }, End::Handled),
             Verdict::Again(why) => (Settle::Withdrawn, End::Again(why)),
+            Verdict::Discard(error) => {
+                tracing::warn!(
+                    message = %delivery.message.id, target_name = %delivery.target.name, %error,
+                    "discarded, as the handler's policy says"
+                );
+                shared.metrics.discarded(&delivery.target);
+                (Settle::Discard { receipt: shared.options.receipt, error }, End::Discarded)
+            }
             Verdict::Dead(error) => (Settle::Dead { error, counted: Counted::Yes }, End::Dead),
         };
         let arrival = match stored {
@@ -111,9 +127,12 @@ impl Engine {
                         answer: Arc::new(accept::NoAnswer),
                         token,
                     };
-                    let accepted = retried(async || {
-                        let outcome = shared.store.accept(std::slice::from_ref(&request)).await.pop();
-                        outcome.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "no outcome")))
+                    let accepted = retried(|| {
+                        let (store, request) = (&shared.store, &request);
+                        async move {
+                            let outcome = store.accept(std::slice::from_ref(request)).await.pop();
+                            outcome.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "no outcome")))
+                        }
                     });
                     accepted.await?;
                 } else {
@@ -129,7 +148,7 @@ impl Engine {
             messages: work.messages.clone(),
             token: shared.random.token(),
         };
-        let concluded = retried(async || shared.store.conclude(&conclusion).await).await;
+        let concluded = retried(|| shared.store.conclude(&conclusion)).await;
         let concluded = match concluded {
             // What it published is what the store does not take: that is the reply's fault.
             Err(error) if error.kind == ErrorKind::InvalidData && !conclusion.messages.is_empty() => {
@@ -165,7 +184,7 @@ impl Engine {
         if *end != End::Handled {
             if let Some(claim) = &work.claim {
                 // What cannot be given back is free when its lease ends.
-                let released = retried(async || shared.store.release(claim.key, claim.token).await).await;
+                let released = retried(|| shared.store.release(claim.key, claim.token)).await;
                 drop(released.inspect_err(|error| shared.store_failed("release", error)));
             }
             return Ok(());
@@ -180,7 +199,7 @@ impl Engine {
             messages: work.messages.clone(),
             token: shared.random.token(),
         };
-        let concluded = retried(async || shared.store.conclude(&conclusion).await).await?;
+        let concluded = retried(|| shared.store.conclude(&conclusion)).await?;
         if concluded.settled == Settled::Fenced {
             return Err(Error::new(ErrorKind::Unavailable, "its claim was lost while it ran"));
         }
@@ -204,7 +223,8 @@ impl Engine {
                 continue;
             }
             accepted += 1;
-            let wait = message.deliver_at.map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
+            let wait =
+                message.deliver_at.map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
             for row in &stored.targets {
                 self.note_due(&row.target, wait);
             }
@@ -219,16 +239,16 @@ const FAILING: &str = "the handler does not take messages just now";
 const PAUSED: &str = "the handler is paused, or the node is stopping";
 
 /// What an attempt means for a sender that would push again, and for the handler's breaker.
-fn judge(worker: &Worker, shared: &Shared, held: &Held, ended: Ended) -> Verdict {
+fn judge(worker: &Arc<Worker>, shared: &Arc<Shared>, held: &Held, ended: Ended) -> Verdict {
     let now = shared.clock.monotonic();
     match ended {
         Ended::Ran(Ok(_)) => {
-            lock(&worker.breaker).succeeded();
+            worker.gate.succeeded();
             Verdict::Done
         }
-        Ended::Ran(Err(failure)) => failed(worker, shared, held, failure),
+        Ended::Ran(Err(failure)) => failed(worker, shared, held, &failure),
         not_run => {
-            lock(&worker.breaker).probe_abandoned(now);
+            worker.gate.probe_abandoned(now);
             match not_run {
                 Ended::Duplicate(first) => {
                     shared.metrics.duplicate(&held.delivery.message.kind);
@@ -242,47 +262,31 @@ fn judge(worker: &Worker, shared: &Shared, held: &Held, ended: Ended) -> Verdict
                     let text = "the handler needs an id of the work, and the message has none".to_owned();
                     Verdict::Dead(DeadNote { kind: DeadKind::MissingDeduplicationId, text })
                 }
-                Ended::Unclaimed(error) => Verdict::Again(format!("the store did not take the claim: {error}")),
+                Ended::Unclaimed(error) => {
+                    Verdict::Again(format!("the store did not take the claim: {error}"))
+                }
                 _ => Verdict::Again("the same work is being done for another delivery".to_owned()),
             }
         }
     }
 }
 
-fn failed(worker: &Worker, shared: &Shared, held: &Held, failure: Failure) -> Verdict {
-    let now = shared.clock.monotonic();
-    let label = match failure.fault {
-        Fault::Message(_) => "message",
-        Fault::Target => "target",
-        Fault::Attempt => "attempt",
-    };
-    shared.metrics.failed(&worker.labels, label);
-    *lock(&worker.last_error) = Some(failure.text.clone());
-    match failure.fault {
-        Fault::Message(kind) => {
-            lock(&worker.breaker).succeeded(); // it answered
-            Verdict::Dead(DeadNote { kind, text: failure.text })
-        }
-        Fault::Target => {
-            lock(&worker.breaker).opened(now, failure.retry_after);
-            Verdict::Again(failure.text)
-        }
-        Fault::Attempt => {
-            lock(&worker.breaker).failed(now);
-            let count = held.delivery.attempts.saturating_add(1);
-            match worker.options.retry.next(count, failure.retry_after, shared.random) {
-                Some(_) => Verdict::Again(failure.text),
-                None => Verdict::Dead(DeadNote {
-                    kind: DeadKind::AttemptsExhausted,
-                    text: format!("after {count} attempts: {}", failure.text),
-                }),
-            }
-        }
+/// What a failure means, as the handler's policies say; there is no waiting here, but for the sender to push again.
+fn failed(worker: &Arc<Worker>, shared: &Arc<Shared>, held: &Held, failure: &Failure) -> Verdict {
+    match outcome::of_failure(worker, shared, held, failure, shared.clock.monotonic()) {
+        Settle::Done { .. } => Verdict::Done,
+        Settle::Discard { error, .. } => Verdict::Discard(error),
+        Settle::Dead { error, .. } => Verdict::Dead(error),
+        Settle::Retry { error, .. } => Verdict::Again(error.text),
+        Settle::Withdrawn => Verdict::Again(failure.text.clone()),
     }
 }
 
 /// Tries again while the store is not reached.
-async fn retried<T>(mut attempt: impl AsyncFnMut() -> store::Result<T>) -> store::Result<T> {
+async fn retried<T, F>(mut attempt: impl FnMut() -> F) -> store::Result<T>
+where
+    F: Future<Output = store::Result<T>>,
+{
     let mut pause = Duration::from_millis(100);
     for _ in 1..TRIES {
         match attempt().await {

@@ -174,7 +174,7 @@ pub struct Held {
 impl Held {
     /// A delivery that a request runs.
     pub(super) fn of(delivery: Delivery, token: Token, lease_until: Instant) -> Self {
-        Self { delivery, token, lease_until, takes: 1, _permit: None }
+        Self { delivery, token, lease_until, takes: 1, forced: false, _permit: None }
     }
 }
 

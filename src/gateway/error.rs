@@ -75,6 +75,11 @@ pub enum Error {
     HandlerFailed { detail: String, failure: HandlerFailure },
     #[error("handler timeout")]
     HandlerTimeout { timeout: Duration },
+    /// What was pushed is to be pushed again; `status` is the one that the receiver's sender takes for that.
+    #[error("to be pushed again")]
+    PushAgain { status: u16 },
+    #[error("method not allowed")]
+    MethodNotAllowed { allow: &'static str },
     /// A defect; already logged.
     #[error("internal error")]
     Internal,

@@ -16,6 +16,7 @@ mod prepare;
 pub mod proof;
 pub mod publish;
 pub mod readiness;
+pub mod receive;
 mod routing;
 pub mod status;
 mod stores;
@@ -40,6 +41,7 @@ pub struct Gateway {
     pub(crate) stores: Stores,
     pub(crate) preparer: Preparer,
     pub(crate) invoker: invoke::Invoker,
+    pub(crate) receivers: receive::Receivers,
     pub(crate) settings: Settings,
     pub(crate) clock: Clock,
     pub(crate) random: Random,
@@ -63,6 +65,7 @@ pub struct Parts {
     pub stores: Stores,
     pub preparer: Preparer,
     pub invoker: invoke::Invoker,
+    pub receivers: receive::Receivers,
     pub settings: Settings,
     pub clock: Clock,
     pub random: Random,
@@ -76,6 +79,7 @@ impl Gateway {
             stores: parts.stores,
             preparer: parts.preparer,
             invoker: parts.invoker,
+            receivers: parts.receivers,
             settings: parts.settings,
             clock: parts.clock,
             random: parts.random,

@@ -40,6 +40,8 @@ pub(super) struct By<'a> {
 pub(super) enum Way {
     /// In a request, which may have to have an idempotency key.
     Request,
+    /// In a push, whose sender has an identity of its own for it.
+    Push,
     /// In a handler's answer, which exists once by itself.
     Cascade,
     /// In a row of the intake, which exists once by itself.

@@ -122,6 +122,11 @@ impl Gateway {
     /// # Errors
     /// Nothing is stored, except with `OutcomeUnknown`.
     pub async fn publish(&self, call: Call) -> Result<Answer> {
+        self.publish_by(call, Way::Request).await
+    }
+
+    /// As [`publish`](Self::publish), of messages that come in this way.
+    pub(super) async fn publish_by(&self, call: Call, way: Way) -> Result<Answer> {
         let began = self.clock.monotonic();
         let now = self.clock.now();
         let Call { principal, form, drafts, key } = call;
@@ -129,7 +134,7 @@ impl Gateway {
         let mut batch = Batch::default();
         for (index, draft) in drafts.into_iter().enumerate() {
             let idempotency_key = key.as_ref().map(|key| key.key.as_str());
-            let by = By { principal: &principal, idempotency_key, way: Way::Request };
+            let by = By { principal: &principal, idempotency_key, way };
             let prepared =
                 self.preparer.prepare(&by, draft, now).map_err(|error| error.of_element(form, index))?;
             batch.add(prepared);

@@ -19,6 +19,20 @@ pub async fn read(
     limit: usize,
     timeout: Duration,
 ) -> Result<Bytes, Problem> {
+    let whole = read_limited(headers, body, limit, timeout).await;
+    whole.map_err(|problem| {
+        if problem.kind() == kinds::TOO_LARGE { too_large(limit, "server.limits.body") } else { problem }
+    })
+}
+
+/// As [`read`], for a limit that is not the server's own.
+pub async fn read_limited(
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+    timeout: Duration,
+) -> Result<Bytes, Problem> {
+    let too_large = |limit| too_large(limit, "the receiver's `body`");
     not_encoded(headers)?;
     let hint = body.size_hint();
     if hint.lower() > limit as u64 {
@@ -60,10 +74,10 @@ fn not_encoded(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-fn too_large(limit: usize) -> Problem {
+fn too_large(limit: usize, setting: &str) -> Problem {
     Problem::new(
         kinds::TOO_LARGE,
-        format!("The body is larger than {limit} bytes (`server.limits.body`). Send less at a time."),
+        format!("The body is larger than {limit} bytes ({setting}). Send less at a time."),
     )
     .header(header::CONNECTION, HeaderValue::from_static("close"))
 }

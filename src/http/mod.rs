@@ -33,6 +33,7 @@ mod publish;
 mod publish_batch;
 mod publish_by_type;
 mod publishing;
+mod push;
 pub mod query;
 pub mod rate;
 pub mod routes;

@@ -8,7 +8,7 @@ use axum::routing::{self, MethodFilter, MethodRouter};
 use super::app::App;
 use super::{
     claims, dead_letters, docs, explain, health, invoke, messages, metrics, problem, publish, publish_batch,
-    publish_by_type, targets,
+    publish_by_type, push, targets,
 };
 
 /// An operation that the OpenAPI document describes.
@@ -26,6 +26,8 @@ pub fn operations() -> Vec<Route> {
         post("/v1/publish-batch", publish_batch::publish_batch),
         post("/v1/explain", explain::explain_message),
         post("/v1/invoke/{type}", invoke::invoke_handler),
+        post("/v1/push/{receiver}", push::push),
+        options("/v1/push/{receiver}", push::may_push),
         get("/v1/messages", messages::list_messages),
         get("/v1/messages/{id}", messages::get_message),
         delete("/v1/messages/{id}", messages::cancel_message),
@@ -94,6 +96,10 @@ fn get<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route 
 
 fn post<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route {
     Route { method: Method::POST, path, endpoint: routing::on(MethodFilter::POST, handler) }
+}
+
+fn options<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route {
+    Route { method: Method::OPTIONS, path, endpoint: routing::on(MethodFilter::OPTIONS, handler) }
 }
 
 fn delete<H: Handler<T, App>, T: 'static>(path: &'static str, handler: H) -> Route {

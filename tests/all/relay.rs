@@ -158,6 +158,7 @@ fn gateway_on(store: store::Shared, targets: Vec<TargetOptions>) -> Arc<Gateway>
     let (limits, cascading) = (fields::Limits::default(), clock.clone());
     let cascades = Cascades { preparer: preparer.clone(), limits, clock: cascading };
     Gateway::new(Parts {
+        receivers: oncegate::gateway::receive::Receivers::default(),
         stores: Stores::one(StoreNode::new("main", store, engine, &metrics, group::Limits::default())),
         invoker: Invoker::new(std::collections::BTreeMap::new(), cascades, Duration::from_secs(60), 1_024),
         preparer,

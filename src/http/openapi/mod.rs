@@ -48,6 +48,8 @@ pub fn document() -> OpenApi {
         crate::http::publish_batch::publish_batch,
         crate::http::explain::explain_message,
         crate::http::invoke::invoke_handler,
+        crate::http::push::push,
+        crate::http::push::may_push,
         crate::http::messages::get_message,
         crate::http::messages::list_messages,
         crate::http::messages::cancel_message,
@@ -73,6 +75,7 @@ pub fn document() -> OpenApi {
     tags(
         (name = "publish", description = "Hand messages in."),
         (name = "invoke", description = "Run handlers now."),
+        (name = "push", description = "Where brokers and webhook senders push."),
         (name = "messages", description = "Where messages stand."),
         (name = "dead letters", description = "Deliveries that were given up on: find, mend, replay, discard."),
         (name = "claims", description = "Identities of work, for consumers that read the broker themselves."),

@@ -101,6 +101,9 @@ kinds! {
     INTERNAL = INTERNAL_SERVER_ERROR "internal" "The gateway has a defect",
         "The gateway met a state that it should never be in. The log holds the reason under the request's id.",
         "Repeat the request, and tell the operator the `requestId` if it goes on.";
+    PUSH_AGAIN = INTERNAL_SERVER_ERROR "push-again" "What was pushed is to be pushed again",
+        "The handler failed, did not answer in time, or runs for an earlier push of the same message.",
+        "Push it again, as senders do by themselves. `GET /v1/targets` tells how the handler is.";
     HANDLER_FAILED = BAD_GATEWAY "handler-failed" "The handler failed",
         "The handler was not reached, its connection was lost, it answered 5xx, or its reply publishes what cannot be accepted. `Proxy-Status` tells which.",
         "Repeat the request, with the same Idempotency-Key. If the connection was lost, the key is in flight until twice the handler's timeout has passed.";

@@ -82,6 +82,16 @@ impl From<gateway::Error> for Problem {
                 format!("The handler did not answer within {timeout:?}; whether it did its work is not known."),
             )
             .proxy_status("oncegate; error=http_response_timeout"),
+            Error::PushAgain { status } => Self::new(
+                kinds::PUSH_AGAIN,
+                "What was pushed was not handled, or is being handled just now. Push it again.",
+            )
+            .status(status),
+            Error::MethodNotAllowed { allow } => Self::new(
+                kinds::METHOD_NOT_ALLOWED,
+                "The path exists and takes only the methods in the `Allow` header.",
+            )
+            .header(header::ALLOW, HeaderValue::from_static(allow)),
             Error::Internal => internal(),
         }
     }

@@ -36,6 +36,8 @@ struct Inner {
     /// Members beside the standard ones (RFC 9457, 3.2).
     members: Map<String, Value>,
     headers: HeaderMap,
+    /// Instead of the kind's.
+    status: Option<StatusCode>,
 }
 
 impl Problem {
@@ -46,6 +48,7 @@ impl Problem {
             errors: Vec::new(),
             members: Map::new(),
             headers: HeaderMap::new(),
+            status: None,
         }))
     }
 
@@ -94,6 +97,16 @@ impl Problem {
         }
     }
 
+    /// Instead of the kind's status, where the configuration says another.
+    fn status(mut self, status: u16) -> Self {
+        self.0.status = StatusCode::from_u16(status).ok();
+        self
+    }
+
+    fn its_status(&self) -> StatusCode {
+        self.0.status.unwrap_or(self.0.kind.status)
+    }
+
     pub fn kind(&self) -> &'static Kind {
         self.0.kind
     }
@@ -111,7 +124,7 @@ impl Problem {
         let mut document = Map::new();
         document.insert("type".into(), format!("/problems/{}", kind.slug).into());
         document.insert("title".into(), kind.title.into());
-        document.insert("status".into(), kind.status.as_u16().into());
+        document.insert("status".into(), self.its_status().as_u16().into());
         document.insert("detail".into(), detail.as_ref().into());
         if !errors.is_empty() {
             let places = errors.iter().map(|place| {
@@ -133,7 +146,7 @@ impl Problem {
 impl IntoResponse for Problem {
     /// The head; the body follows in [`render`], where the request's id is known.
     fn into_response(self) -> Response {
-        let mut response = self.0.kind.status.into_response();
+        let mut response = self.its_status().into_response();
         response.headers_mut().extend(self.0.headers.clone());
         response.extensions_mut().insert(self);
         response
@@ -154,7 +167,7 @@ pub fn render(response: Response, request_id: &str) -> Response {
         None if parts.status.is_client_error() || parts.status.is_server_error() => foreign(parts.status),
         None => return Response::from_parts(parts, body),
     };
-    parts.status = problem.kind().status;
+    parts.status = problem.its_status();
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
     parts.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -340,9 +340,17 @@ async fn held(session: &mut Session<'_>, conclusions: &[Conclusion]) -> Result<V
         row && (!conclusion.is_done() || claims())
     };
     Ok(conclusions.iter().map(is_held).collect())
-    if let Some(arrival) = conclusion.arrival {
-        end_arrival(session, arrival, conclusion.arrival_end()).await?;
-    }
+}
+
+async fn end_arrival(session: &mut Session<'_>, arrival: Arrival, end: ArrivalEnd) -> Result<(), Fault> {
+    let Arrival { key, token, keep } = arrival;
+    let query = match end {
+        ArrivalEnd::Kept => sqlx::query(KEEP_ARRIVAL).bind(key.0).bind(token.0).bind(interval(keep)),
+        ArrivalEnd::Deleted => sqlx::query(DELETE_ARRIVAL).bind(key.0).bind(token.0),
+        ArrivalEnd::Untouched => return Ok(()),
+    };
+    session.execute(query).await?;
+    Ok(())
 }
 
 /// Whether this very conclusion was written before, and its reply was lost. Where a delivery is settled, the

@@ -231,6 +231,7 @@ impl Real {
         let cascades =
             Cascades { preparer: preparer.clone(), limits: fields::Limits::default(), clock: clock.clone() };
         let gateway = Gateway::new(Parts {
+            receivers: oncegate::gateway::receive::Receivers::default(),
             stores: Stores::one(StoreNode::new(
                 "main",
                 Arc::clone(&store),
