@@ -73,6 +73,8 @@ mod push_senders;
 mod rabbitmq;
 #[path = "all/readme.rs"]
 mod readme;
+#[path = "all/receivers.rs"]
+mod receivers;
 #[path = "all/relay.rs"]
 mod relay;
 #[path = "all/scenario_load.rs"]

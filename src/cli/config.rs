@@ -89,6 +89,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("oncegate-whole-example-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("schemas")).unwrap();
         std::fs::write(folder.join("schemas/order-created.json"), "{}").unwrap();
+        std::fs::write(folder.join("sns.pem"), include_str!("../../tests/push/keys/sns-test-cert.pem"))
+            .unwrap();
         let example = config::example(&Registries);
         let all: String = example
             .lines()

@@ -35,7 +35,11 @@ impl FromStr for Pattern {
             Some(stem) => (stem, true),
             None => (text, false),
         };
-        if stem.is_empty() || stem.contains('*') || stem.chars().any(char::is_whitespace) {
+        if stem.is_empty()
+            || stem.contains('*')
+            || stem.trim() != stem
+            || stem.chars().any(|c| c.is_whitespace() && c != ' ')
+        {
             return Err(format!(
                 "`{text}` is not a pattern: write `*` (everything), `prefix.*` (everything below a prefix), or an exact name"
             ));

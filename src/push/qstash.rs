@@ -23,6 +23,7 @@ use crate::domain::message::Draft;
 pub const KIND: Kind = Kind {
     name: "qstash",
     keys: &["secrets", "sources"],
+    needs: &["type"],
     // Some plans allow for more, and for longer.
     defaults: Defaults { body_bytes: 10 << 20, deadline: Duration::from_secs(28) },
     acknowledges: |_| true,
