@@ -13,8 +13,8 @@ impl Found {
         for (name, receiver) in &config.receivers {
             let key = Key::of(["receivers", name]);
             self.name(&key, name);
-            self.ways(&key, receiver, defined);
-            self.sources(&key, receiver, defined);
+            self.ways(&key, receiver, config, defined);
+            self.sources(&key, receiver, config, defined);
             self.common(&key, receiver);
             if formats.contains(&receiver.format.as_str()) {
                 for (below, text) in backends.check_receiver(receiver) {
@@ -34,7 +34,7 @@ impl Found {
         }
     }
 
-    fn ways(&mut self, key: &Key, receiver: &Receiver, defined: &Defined) {
+    fn ways(&mut self, key: &Key, receiver: &Receiver, config: &Config, defined: &Defined) {
         if receiver.says_both_ways() {
             self.add(key.name("publish"), "stands instead of `handler`: keep one of them");
         } else if receiver.way().is_none() {
@@ -48,13 +48,19 @@ impl Found {
                 );
             }
         }
-        self.handler(key, receiver.handler.as_deref(), defined);
+        self.handler(key, receiver.handler.as_deref(), config, defined);
         if receiver.deduplicate_with_inbox && receiver.way() == Some(Way::Publish) {
             self.add(key.name("deduplicate_with_inbox"), NO_INBOX);
         }
     }
 
-    fn handler(&mut self, key: &Key, name: Option<&str>, defined: &Defined) {
+    fn handler(&mut self, key: &Key, name: Option<&str>, config: &Config, defined: &Defined) {
+        if name.and_then(|name| config.handlers.get(name)).is_some_and(|handler| handler.ordered) {
+            self.add(
+                key.name("handler"),
+                "is ordered, and pushes are run as they come: publish them instead (`publish = true`)",
+            );
+        }
         let Some(name) = name.filter(|name| !defined.handlers.contains(*name)) else { return };
         let text = match closest(name, defined.handlers.iter().map(String::as_str)) {
             Some(meant) => format!("there is no handler `{name}`; did you mean `{meant}`?"),
@@ -63,7 +69,7 @@ impl Found {
         self.add(key.name("handler"), text);
     }
 
-    fn sources(&mut self, key: &Key, receiver: &Receiver, defined: &Defined) {
+    fn sources(&mut self, key: &Key, receiver: &Receiver, config: &Config, defined: &Defined) {
         let Some(sources) = &receiver.sources else { return };
         let key = key.name("sources");
         if sources.is_empty() {
@@ -80,7 +86,7 @@ impl Found {
             if source.says_both_ways() {
                 self.add(key.name("publish"), "stands instead of `handler`: keep one of them");
             }
-            self.handler(&key, source.handler.as_deref(), defined);
+            self.handler(&key, source.handler.as_deref(), config, defined);
             let way = source.way().or(receiver.way());
             if source.deduplicate_with_inbox == Some(true) && way == Some(Way::Publish) {
                 self.add(key.name("deduplicate_with_inbox"), NO_INBOX);

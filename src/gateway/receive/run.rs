@@ -64,7 +64,10 @@ impl Run {
             message: Arc::clone(&prepared.message),
             claim: known_by.map(|id| self.claim(&principal, id)),
             same_as: None,
-            targets: vec![NewDelivery { target: target.clone(), hold: Some(self.receiver.lease) }],
+            targets: vec![NewDelivery {
+                hold: Some(self.receiver.lease),
+                ..NewDelivery::waiting(target.clone())
+            }],
         };
         let token = gateway.random.token();
         let row = RowKey { id: prepared.row_id, target_no: 0 };

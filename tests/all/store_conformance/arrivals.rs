@@ -19,7 +19,7 @@ fn handler() -> Target {
 /// A delivery to the handler with its claim, leased for `lease`, and the token of both.
 async fn arrived(store: &Shared, id: &str, lease: Duration) -> (Message, Token) {
     let claim = WorkClaim { window: HOUR * 24, ..work(id).claim.unwrap() };
-    let targets = vec![NewDelivery { target: handler(), hold: Some(lease) }];
+    let targets = vec![NewDelivery { hold: Some(lease), ..NewDelivery::waiting(handler()) }];
     let message = Message { claim: Some(claim), targets, ..message() };
     let request = request(vec![message.clone()]);
     let token = request.token;
