@@ -115,7 +115,7 @@ mod tests {
             assert!(text.parse::<Grant>().unwrap_err().contains("is not a grant"), "{text}");
         }
         assert!("publish".parse::<Grant>().unwrap_err().contains("publish:*"));
-        for text in ["publish:", "publish:a@", "publish:*x", "claim:a b"] {
+        for text in ["publish:", "publish:a@", "publish:*x", "claim:a\tb"] {
             assert!(text.parse::<Grant>().unwrap_err().contains("is not a pattern"), "{text}");
         }
     }
