@@ -9,6 +9,7 @@
 //! | [`telemetry`] | logs, metrics, traces | domain, config |
 //! | [`store`], [`transport`], [`push`], [`auth`] | databases; ways to targets; what senders push; who may do what | domain, config, telemetry |
 //! | [`delivery`] | take, attempt, settle | the above |
+//! | [`durability`] | the pass and its steps | the above |
 //! | [`gateway`] | the use cases | the above |
 //! | [`http`] | the edge | gateway, auth, domain, config, telemetry |
 //! | [`server`], [`cli`] | wiring, commands | everything |
@@ -18,6 +19,7 @@ pub mod cli;
 pub mod config;
 pub mod delivery;
 pub mod domain;
+pub mod durability;
 pub mod gateway;
 pub mod http;
 pub mod push;

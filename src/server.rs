@@ -5,6 +5,7 @@
 //! `/readyz`. Stop, on SIGTERM or SIGINT: the port closes, requests that have begun end, what is held in
 //! memory is given back, attempts under way end within `server.drain_timeout`, what they came to is stored.
 
+mod flush;
 pub mod stores;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +17,11 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::config::durability::Mode;
 use crate::config::identity::Messages;
 use crate::config::{self, Config};
 use crate::delivery::pace::Pace;
-use crate::delivery::{Cascade, Engine, Gates, HandlerOptions, Options, TargetOptions, breaker};
+use crate::delivery::{Background, Cascade, Engine, Gates, HandlerOptions, Options, TargetOptions, breaker};
 use crate::domain::delivery::{Format, Target};
 use crate::domain::fields;
 use crate::domain::routing::{Route, Table};
@@ -29,7 +31,7 @@ use crate::gateway::invoke::{Invoked, Invoker, OnAmbiguous};
 use crate::gateway::proof::Proof;
 use crate::gateway::receive::{Common, Receiver, Receivers};
 use crate::gateway::{
-    self, Cascades, Destinations, Gateway, Parts, Preparer, Routing, Settings, StoreNode, Stores,
+    self, Cascades, Destinations, Gateway, Keeping, Parts, Preparer, Routing, Settings, StoreNode, Stores,
 };
 use crate::http::edge::Edge;
 use crate::store::deliveries::Receipt;
@@ -41,6 +43,8 @@ use crate::{auth, gateway as use_cases, http, push, transport};
 
 /// How far a lease outlasts the timeout of the attempt under it.
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
+
+pub use flush::flush;
 
 /// Reads the configuration as it is now.
 pub type Reload = Arc<dyn Fn() -> Result<Config, config::Errors> + Send + Sync>;
@@ -78,25 +82,13 @@ pub async fn run_until_signalled(config: Config, reload: Reload) -> anyhow::Resu
 pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> anyhow::Result<()> {
     let clock = Clock::system();
     let random = Random;
+    for line in config::overridden(&config) {
+        tracing::warn!("{line}");
+    }
     let otlp = config.telemetry.otlp_endpoint.as_ref().map(url::Url::as_str);
     let metrics = Metrics::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
     let traces = Traces::new(otlp).map_err(anyhow::Error::msg).context("telemetry.otlp_endpoint")?;
-    let preparer =
-        Preparer { metrics: metrics.clone(), traces: traces.clone(), ..preparer(&config, random)? };
     let stores = stores::open_all(&config, &clock, &stop).await?;
-    let cascades =
-        Cascades { preparer: preparer.clone(), limits: field_limits(&config), clock: clock.clone() };
-    let context = transport_context(&clock, random)?;
-    let mut targets = build_targets(&config, &context)?;
-    let handlers = build_handlers(&config, &context)?;
-    targets.extend(handler_targets(&config, &handlers, &cascades.clone().shared())?);
-    let invoker = Invoker::new(
-        invoked(&config, handlers),
-        cascades,
-        config.idempotency.lease.get(),
-        config.idempotency.max_response.bytes(),
-    );
-    let receivers = receivers(&config, &clock, &context)?;
     let authenticator =
         Arc::new(auth::Credentials::new(&config.auth, clock.clone()).context("auth.jwt: no HTTP client")?);
     let hangup = signal(SignalKind::hangup())?;
@@ -115,42 +107,7 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         None => None,
     };
 
-    let gates = if stores.len() > 1 { Gates::of_several() } else { Gates::default() };
-    let begin = |(name, store): (String, store::Shared)| {
-        let options = Options { gates: gates.clone(), ..engine_options(&config) };
-        let labelled = metrics.of_store(&name);
-        let engine = Engine::start(
-            &name,
-            Arc::clone(&store),
-            targets.clone(),
-            options,
-            clock.clone(),
-            random,
-            labelled,
-        );
-        StoreNode::new(&name, store, engine, &metrics, group_limits(&config))
-    };
-    let mut nodes = stores.into_iter().map(|(name, store)| {
-        let tenants = config.store(&name).tenants;
-        (begin((name, store)), tenants)
-    });
-    let (main, _) = nodes.next().context("a node has a store")?;
-    let stores = Stores::new(main, nodes.collect());
-    let gateway = Gateway::new(Parts {
-        stores,
-        preparer,
-        invoker,
-        receivers,
-        settings: Settings {
-            limits: field_limits(&config),
-            claim_window: config.deduplication.window.get(),
-            idempotency_window: config.idempotency.window.get(),
-        },
-        clock: clock.clone(),
-        random,
-        metrics,
-        traces,
-    });
+    let gateway = assemble(&config, stores, &clock, metrics, traces)?;
     let app = http::app::App {
         gateway: Arc::clone(&gateway),
         authenticator,
@@ -159,6 +116,7 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
             body_timeout: config.server.limits.body_timeout.get(),
         },
         metrics_authorize: config.telemetry.metrics_authorize,
+        passes: config.endpoints.durability(),
         rate: (config.server.limits.rate)
             .and_then(|rate| http::rate::Limiter::new(rate.requests, rate.per.get())),
     };
@@ -177,7 +135,8 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
         tracing::info!("the node's own state is on http://{}", admin.local_addr()?);
         tokio::spawn(http::serve::serve(admin, edge, limits, drained.clone(), Duration::ZERO));
     }
-    let moving: Vec<_> = (gateway.stores().iter().filter(|_| config.intake.enabled))
+    let moves = config.intake.enabled && !config.durability.mode.is_serverless();
+    let moving: Vec<_> = (gateway.stores().iter().filter(|_| moves))
         .map(|node| {
             let notify = config.intake.notify && config.store(&node.name).can_notify();
             let options = use_cases::intake::Options {
@@ -206,6 +165,70 @@ pub async fn run(config: Config, reload: Reload, stop: CancellationToken) -> any
     Ok(())
 }
 
+/// The use cases over these stores. Deliveries begin where the durability mode makes them in the background.
+fn assemble(
+    config: &Config,
+    stores: Vec<(String, store::Shared)>,
+    clock: &Clock,
+    metrics: Metrics,
+    traces: Traces,
+) -> anyhow::Result<Arc<Gateway>> {
+    let random = Random;
+    let preparer = Preparer { metrics: metrics.clone(), traces: traces.clone(), ..preparer(config, random)? };
+    let cascades =
+        Cascades { preparer: preparer.clone(), limits: field_limits(config), clock: clock.clone() };
+    let context = transport_context(config, clock, random)?;
+    let mut targets = build_targets(config, &context)?;
+    let handlers = build_handlers(config, &context)?;
+    targets.extend(handler_targets(config, &handlers, &cascades.clone().shared())?);
+    let invoker = Invoker::new(
+        invoked(config, handlers),
+        cascades,
+        config.idempotency.lease.get(),
+        config.idempotency.max_response.bytes(),
+    );
+    let receivers = receivers(config, clock, &context)?;
+    let gates = if stores.len() > 1 { Gates::of_several() } else { Gates::default() };
+    let begin = |(name, store): (String, store::Shared)| {
+        let options = Options { gates: gates.clone(), ..engine_options(config) };
+        let labelled = metrics.of_store(&name);
+        let engine = Engine::start(
+            &name,
+            Arc::clone(&store),
+            targets.clone(),
+            options,
+            clock.clone(),
+            random,
+            labelled,
+        );
+        StoreNode::new(&name, store, engine, &metrics, group_limits(config))
+    };
+    let mut nodes = stores.into_iter().map(|(name, store)| {
+        let tenants = config.store(&name).tenants;
+        (begin((name, store)), tenants)
+    });
+    let (main, _) = nodes.next().context("a node has a store")?;
+    let stores = Stores::new(main, nodes.collect());
+    Ok(Gateway::new(Parts {
+        stores,
+        preparer,
+        invoker,
+        receivers,
+        settings: Settings {
+            mode: config.durability.mode,
+            inline: inline(config),
+            pass: pass_settings(config),
+            limits: field_limits(config),
+            claim_window: config.deduplication.window.get(),
+            idempotency_window: config.idempotency.window.get(),
+        },
+        clock: clock.clone(),
+        random,
+        metrics,
+        traces,
+    }))
+}
+
 /// Secrets are replaced wherever they are held, and who may call. The rest of the configuration needs a start.
 async fn reload_on(mut hangup: Signal, reload: Reload, credentials: Arc<auth::Credentials>) {
     while hangup.recv().await.is_some() {
@@ -232,7 +255,7 @@ async fn reload_on(mut hangup: Signal, reload: Reload, credentials: Arc<auth::Cr
 fn receivers(config: &Config, clock: &Clock, context: &transport::Context) -> anyhow::Result<Receivers> {
     let common = Common {
         keep_handled: config.durability.keep_handled.get(),
-        lease: config.durability.inbox_stale_time.get(),
+        lease: config.durability.inbox_stale_time(),
     };
     let build = |(name, receiver): (&String, &config::Receiver)| {
         let made = push::registry::build(receiver).map_err(|problems| {
@@ -256,9 +279,13 @@ pub fn targets(config: &Config) -> Vec<Target> {
     destinations.chain(config.handlers.keys().map(|name| Target::handler(name))).collect()
 }
 
-fn transport_context(clock: &Clock, random: Random) -> anyhow::Result<transport::Context> {
+fn transport_context(config: &Config, clock: &Clock, random: Random) -> anyhow::Result<transport::Context> {
+    let connect = match config.durability.mode.is_serverless() {
+        true => transport::Connect::WhenNeeded,
+        false => transport::Connect::AtOnce,
+    };
     let proxies = transport::guard::Proxies::from_env().map_err(anyhow::Error::msg)?;
-    Ok(transport::Context { clock: clock.clone(), random, proxies })
+    Ok(transport::Context { clock: clock.clone(), random, connect, proxies })
 }
 
 /// The handlers by name, as they are called by deliveries and invokes alike.
@@ -287,9 +314,10 @@ fn handler_targets(
         Ok(TargetOptions {
             target: Target::handler(name),
             timeout: handler.timeout.get(),
-            lease: config.durability.inbox_stale_time.get(),
+            lease: config.durability.inbox_stale_time(),
+            stale: config.durability.inbox_stale_time(),
             max_in_flight: handler.concurrency as usize,
-            pace: pace(handler.rate, config.durability.inbox_stale_time.get()),
+            pace: pace(handler.rate, config.durability.inbox_stale_time()),
             retry: config::destinations::Retry::from(handler.retry).into(),
             breaker: breaker_settings(handler.breaker),
             paused: false,
@@ -326,7 +354,7 @@ fn pace(rate: Option<config::Rate>, lease: Duration) -> Option<Arc<Pace>> {
 }
 
 fn build_targets(config: &Config, context: &transport::Context) -> anyhow::Result<Vec<TargetOptions>> {
-    let stale = config.durability.outbox_stale_time.get();
+    let stale = config.durability.outbox_stale_time();
     config
         .destinations
         .iter()
@@ -348,6 +376,7 @@ fn build_targets(config: &Config, context: &transport::Context) -> anyhow::Resul
                 target: Target::destination(name),
                 timeout,
                 lease: stale.max(timeout + LEASE_MARGIN),
+                stale,
                 max_in_flight: common.max_in_flight.unwrap_or_else(|| transport.default_in_flight()),
                 pace: pace(destination.rate, stale.max(timeout + LEASE_MARGIN)),
                 retry: destination.retry.into(),
@@ -361,15 +390,44 @@ fn build_targets(config: &Config, context: &transport::Context) -> anyhow::Resul
         .collect()
 }
 
+/// The destinations whose messages are sent before the answer, in the mode `balanced`.
+fn inline(config: &Config) -> BTreeSet<Target> {
+    let inline = (config.destinations.iter())
+        .filter(|(_, destination)| destination.mode == Some(config::destinations::SendMode::Inline));
+    inline.map(|(name, _)| Target::destination(name)).collect()
+}
+
+/// The bounds of durability passes.
+pub(crate) fn pass_settings(config: &Config) -> gateway::pass::Settings {
+    let durability = &config.durability;
+    gateway::pass::Settings {
+        duration: durability.pass_duration.get(),
+        max_duration: durability.max_pass_duration.get(),
+        batch_size: durability.batch_size,
+        max_batch_size: durability.max_batch_size,
+        retention: retention(config),
+        intake_body_bytes: config.intake.enabled.then(|| config.server.limits.body.bytes()),
+    }
+}
+
+fn retention(config: &Config) -> store::status::Retention {
+    store::status::Retention {
+        receipts: config.history.keep.get(),
+        dead_letters: config.durability.keep_dead_letters.get(),
+    }
+}
+
 fn engine_options(config: &Config) -> Options {
     let options = Options::default();
+    let background = match config.durability.mode.is_serverless() {
+        true => Background::Off,
+        false => Background::On,
+    };
     Options {
+        background,
         memory_bytes: share(options.memory_bytes, config),
         purge_every: config.deduplication.cleanup_interval.get(),
-        retention: store::status::Retention {
-            receipts: config.history.keep.get(),
-            dead_letters: config.durability.keep_dead_letters.get(),
-        },
+        retention: retention(config),
         receipt: receipts(config),
         ..options
     }
@@ -419,6 +477,10 @@ pub(crate) fn preparer(config: &Config, random: Random) -> anyhow::Result<Prepar
         routing: routing(config),
         messages: Messages::compile(config)
             .map_err(|problems| anyhow::anyhow!("{}", config::Errors(problems)))?,
+        keeping: match config.durability.mode {
+            Mode::Serverless => Keeping::Claims,
+            Mode::Balanced | Mode::ServerlessWithOutbox => Keeping::Deliveries,
+        },
         random,
         metrics: Metrics::new(None).map_err(anyhow::Error::msg)?,
         traces: Traces::default(),

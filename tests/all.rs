@@ -85,12 +85,16 @@ mod scenario_ordering;
 mod scenario_outage;
 #[path = "all/scenario_schemathesis.rs"]
 mod scenario_schemathesis;
+#[path = "all/scenario_serverless.rs"]
+mod scenario_serverless;
 #[path = "all/scenario_slow.rs"]
 mod scenario_slow;
 #[path = "all/scenario_stores.rs"]
 mod scenario_stores;
 #[path = "all/schedules.rs"]
 mod schedules;
+#[path = "all/serverless.rs"]
+mod serverless;
 #[path = "all/store_conformance.rs"]
 mod store_conformance;
 #[path = "all/stores.rs"]

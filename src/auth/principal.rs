@@ -86,6 +86,11 @@ impl Principal {
         self.has(|grant| matches!(grant, Grant::Invoke(_)))
     }
 
+    /// To run durability passes.
+    pub fn may_pass(&self) -> bool {
+        self.has(|grant| matches!(grant, Grant::Durability))
+    }
+
     /// Messages, dead letters, targets, claims.
     pub fn may_read(&self) -> bool {
         self.has(|grant| matches!(grant, Grant::OperateRead | Grant::Operate))

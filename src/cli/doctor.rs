@@ -117,7 +117,7 @@ async fn look_at_store(name: &str, config: &Config, report: &mut Report) {
     store.close().await;
     match &ready {
         Ok(Readiness::Ready) => report.add(Level::Ok, &what, "reached, and its schema is up to date", ""),
-        Ok(Readiness::NotMigrated) if settings.migrate => {
+        Ok(Readiness::NotMigrated) if config.migrates(name) => {
             report.add(Level::Ok, &what, "reached; its schema is brought up to date at start", "");
         }
         Ok(Readiness::NotMigrated) => report.add(

@@ -1,5 +1,7 @@
 //! `oncegate storage`
 
+mod flush;
+
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -26,6 +28,14 @@ pub(super) enum Command {
         #[arg(long, value_name = "NAME")]
         store: Option<String>,
     },
+    /// Make one durability pass: accept what came by the intake, make due deliveries, purge what expired
+    #[command(
+        after_help = "In the durability mode `serverless-with-outbox`, for whoever calls it by the clock. May be run while \
+                            the gateway runs, and by many at once: a store that another pass works on is skipped. Exit \
+                            status: 0 no step failed, 1 a step failed, 2 refused (configuration, mode).\n\n\
+                            Example:\n  oncegate storage flush --max-duration 30 --batch-size 500"
+    )]
+    Flush(flush::Args),
     /// Let a role of the database publish in its own transactions, for one tenant
     #[command(
         after_help = "PostgreSQL. Gives the role what `oncegate_publisher` has, and remembers its tenant. Run it again \
@@ -53,6 +63,7 @@ pub(super) async fn run(command: Command, source: &Source) -> anyhow::Result<Exi
         Command::Migrate { print: false, store } => {
             migrate(&chosen(&config, store.as_deref())?, &config).await
         }
+        Command::Flush(args) => flush::run(&args, &config).await,
         Command::Grant { role, tenant, store } => grant(&role, &tenant, store.as_deref(), &config).await,
     }
 }

@@ -1,5 +1,6 @@
 //! What a type cannot say: limits, names that must be defined, combinations that cannot work.
 
+pub(super) mod durability;
 mod receivers;
 mod stores;
 
@@ -133,17 +134,6 @@ impl Found {
         self.positive(key.name("header_timeout"), limits.header_timeout);
         self.positive(key.name("body_timeout"), limits.body_timeout);
         self.positive(key.name("deliver_horizon"), limits.deliver_horizon);
-    }
-
-    fn durability(&mut self, config: &Config) {
-        let key = Key::of(["durability"]);
-        self.positive(key.name("outbox_stale_time"), config.durability.outbox_stale_time);
-        let least = Duration::from_secs(1);
-        if config.durability.inbox_stale_time < least {
-            self.add(key.name("inbox_stale_time"), format!("is at least {least}"));
-        }
-        self.positive(key.name("keep_handled"), config.durability.keep_handled);
-        self.positive(key.name("keep_dead_letters"), config.durability.keep_dead_letters);
     }
 
     fn anonymous(&mut self, config: &mut Config, defined: &Defined) {

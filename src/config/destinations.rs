@@ -25,6 +25,13 @@ pub struct Destination {
     /// is replayed) or `block` (they wait until it is replayed, discarded or purged; needs `ordered`).
     #[serde(default)]
     pub on_dead_letter: OnDeadLetter,
+    /// When its messages are sent: `outbox` (they are stored, and sent after the answer) or `inline` (the publish
+    /// sends them before it is answered and stores nothing for this destination; it fails if that fails. What is
+    /// scheduled, what handlers publish and what comes by the intake is sent from the outbox). The serverless modes
+    /// override it. Left out: `outbox`.
+    #[serde(default)]
+    #[schemars(extend("examples" = ["outbox"]))]
+    pub mode: Option<SendMode>,
     /// Whether the destination begins paused: messages for it are stored and not sent. (Pausing over the API
     /// needs no restart.)
     #[serde(default)]
@@ -54,6 +61,16 @@ pub struct Destination {
     pub settings: toml::Table,
 }
 
+/// When a destination's messages are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SendMode {
+    /// After they were stored.
+    Outbox,
+    /// Before the publish is answered; nothing is stored.
+    Inline,
+}
+
 fn timeout() -> Duration {
     Duration::from_secs(15)
 }
@@ -71,6 +88,7 @@ impl Destination {
             timeout: timeout(),
             ordered: false,
             on_dead_letter: OnDeadLetter::default(),
+            mode: None,
             paused: false,
             format: Format::default(),
             max_in_flight: None,

@@ -25,6 +25,7 @@ pub mod auth;
 pub mod deduplication;
 pub mod destinations;
 pub mod durability;
+pub mod endpoints;
 pub mod handlers;
 pub mod history;
 pub mod idempotency;
@@ -50,9 +51,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use auth::Auth;
+pub use check::durability::overridden;
 pub use deduplication::Deduplication;
 pub use destinations::Destination;
 pub use durability::Durability;
+pub use endpoints::Endpoints;
 pub use errors::{Errors, Place, Problem};
 pub use example::example;
 pub use handlers::Handler;
@@ -88,6 +91,8 @@ pub struct Config {
     pub durability: Durability,
     /// Who may call, and what they may do.
     pub auth: Auth,
+    /// Decisions about single endpoints.
+    pub endpoints: Endpoints,
     /// Where messages can go, by name. Without any destination, route and handler, a destination named
     /// `stdout` takes every type.
     #[schemars(extend("x-name" = "orders"))]
@@ -128,6 +133,7 @@ impl Default for Config {
             stores: BTreeMap::from([("main".to_owned(), Store::default())]),
             durability: Durability::default(),
             auth: Auth::default(),
+            endpoints: Endpoints::default(),
             destinations: BTreeMap::new(),
             handlers: BTreeMap::new(),
             receivers: BTreeMap::new(),

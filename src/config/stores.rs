@@ -25,8 +25,10 @@ pub struct Store {
     /// The most connections that this node opens to it.
     pub max_connections: u32,
     /// Whether the schema is brought up to date at start, under a lock. If not, `oncegate storage migrate` has to
-    /// be run, and until then every write is answered 503.
-    pub migrate: bool,
+    /// be run, and until then every write is answered 503. SQLite always is. Left out: `true`, `false` in the
+    /// serverless modes.
+    #[schemars(extend("examples" = [true]))]
+    pub migrate: Option<bool>,
 }
 
 /// The store of tenants that no store names.
@@ -42,7 +44,7 @@ impl Default for Store {
             pooler: Pooler::None,
             tenants: Vec::new(),
             max_connections: 10,
-            migrate: true,
+            migrate: None,
         }
     }
 }
@@ -66,6 +68,13 @@ impl super::Config {
     /// The settings of a store; the defaults for one that is not configured.
     pub fn store(&self, name: &str) -> Store {
         self.stores.get(name).cloned().unwrap_or_default()
+    }
+
+    /// Whether a store's schema is brought up to date at start.
+    pub fn migrates(&self, name: &str) -> bool {
+        let store = self.store(name);
+        store.migrate.unwrap_or(!self.durability.mode.is_serverless())
+            || store.url.expose().starts_with("sqlite")
     }
 
     /// The names of all stores, `main` first.

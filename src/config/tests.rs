@@ -111,7 +111,7 @@ fn the_defaults_are_the_documented_ones() {
     assert_eq!(destination.retry.max, Duration::from_hours(1));
     assert_eq!(destination.breaker.failures, 5);
     assert_eq!(destination.breaker.open, Duration::from_secs(30));
-    assert_eq!(config.durability.outbox_stale_time, Duration::from_secs(15));
+    assert_eq!(config.durability.outbox_stale_time(), std::time::Duration::from_secs(15));
     assert_eq!(config.durability.keep_dead_letters, Duration::from_hours(30 * 24));
     assert_eq!(config.history.keep, Duration::from_hours(24));
     assert_eq!(config.idempotency.window, Duration::from_hours(24));
@@ -205,7 +205,7 @@ destinations = ["order", "bills"]
 secrets = []
 grants = ["admin", "publish:*@nowhere"]
 [durability]
-mode = "serverless"
+mode = "severless"
 "#,
         &[
             "x.toml:2: server.listen: invalid socket address",
@@ -220,7 +220,7 @@ mode = "serverless"
             "x.toml:18: auth.keys.shop.secrets: holds one secret",
             "x.toml:19: auth.keys.shop.grants[0]: `admin` is not a grant",
             "x.toml:19: auth.keys.shop.grants[1]: there is no destination `nowhere`",
-            "x.toml:21: durability.mode: the mode `serverless` is not part of this version",
+            "x.toml:21: durability.mode: `severless` is not one of balanced, serverless, serverless-with-outbox",
         ],
     );
 }
@@ -493,7 +493,7 @@ fn the_schema_accepts_the_example_and_refuses_what_loading_refuses() {
         "[destinations.a]\ntransport = \"psot\"",
         "[destinations.a]\ntransport = \"stdout\"\nurl = \"x\"",
         "[destinations.a]\ntransport = \"post\"",
-        "[durability]\nmode = \"serverless\"",
+        "[durability]\nmode = \"severless\"",
     ] {
         assert!(!validator.is_valid(&json(wrong)), "{wrong}");
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::attempt::handle;
 use super::breaker::Admission;
-use super::engine::{Engine, Held, Shared};
+use super::engine::{Background, Engine, Held, Shared};
 use super::inbox::Ended;
 use super::outcome;
 use super::settler::Work;
@@ -71,6 +71,11 @@ impl Engine {
         let Some(worker) = shared.workers.get(&direct.delivery.target) else {
             return Err(Error::new(ErrorKind::Internal, "a handler without its task"));
         };
+        if shared.options.background == Background::Off
+            && let Err(error) = self.learn_pauses().await
+        {
+            shared.store_failed("pauses", &error);
+        }
         let now = shared.clock.monotonic();
         let probe = match worker.gate.admits(now) {
             Admission::Yes => false,

@@ -35,6 +35,8 @@ pub struct TargetOptions {
     pub timeout: Duration,
     /// How long a row is leased for an attempt: more than `timeout`.
     pub lease: Duration,
+    /// How long a row that failed for a request or a pass waits at least.
+    pub stale: Duration,
     pub max_in_flight: usize,
     /// How often attempts begin, where that is limited. Shared by the node's stores.
     pub pace: Option<Arc<Pace>>,
@@ -48,9 +50,18 @@ pub struct TargetOptions {
     pub handler: Option<HandlerOptions>,
 }
 
+/// Whether deliveries are made by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    On,
+    /// Only for requests and passes: no task looks at the store, and no timer runs while nobody asks for anything.
+    Off,
+}
+
 /// The node's limits and rhythms.
 #[derive(Clone, Debug)]
 pub struct Options {
+    pub background: Background,
     /// Bodies held in memory for attempts, over all targets, in bytes.
     pub memory_bytes: usize,
     /// How often the store is looked at when nothing is known to be due.
@@ -69,6 +80,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            background: Background::On,
             memory_bytes: 64 * 1024 * 1024,
             poll: Duration::from_secs(5),
             purge_every: Duration::from_secs(60),
@@ -102,6 +114,8 @@ pub(super) struct Shared {
     pub stopped: CancellationToken,
     /// The store failed the last time somebody asked it: said once, not at every try.
     store_failing: AtomicBool,
+    /// When it was last asked which targets are paused, where nobody asks by the clock.
+    pub pauses_asked: std::sync::Mutex<Option<Instant>>,
     pub scanner_progress: std::sync::Mutex<Instant>,
     /// Told at every look of the scanner: whether rows of the intake wait.
     pub looks: watch::Sender<bool>,
@@ -127,9 +141,10 @@ impl Shared {
 }
 
 /// Delivers. Shared by the use cases; ends with [`drain`](Self::drain).
+#[derive(Clone)]
 pub struct Engine {
-    shared: Arc<Shared>,
-    workers: TaskTracker,
+    pub(super) shared: Arc<Shared>,
+    pub(super) workers: TaskTracker,
     background: TaskTracker,
     /// Leases are not renewed any more.
     ended: CancellationToken,
@@ -225,6 +240,7 @@ impl Engine {
             draining: CancellationToken::new(),
             stopped: CancellationToken::new(),
             store_failing: AtomicBool::new(false),
+            pauses_asked: std::sync::Mutex::default(),
         });
         let engine = Self {
             shared: Arc::clone(&shared),
@@ -238,19 +254,23 @@ impl Engine {
             shared.clock.clone(),
             engine.ended.clone(),
         ));
+        engine.background.spawn(settler::run(Arc::clone(&shared), settlements));
+        if shared.options.background == Background::Off {
+            return engine;
+        }
         for worker in shared.workers.values() {
             engine.workers.spawn(super::worker::run(Arc::clone(worker), Arc::clone(&shared)));
         }
-        engine.background.spawn(settler::run(Arc::clone(&shared), settlements));
         engine.background.spawn(scanner::run(Arc::clone(&shared)));
         engine
     }
 
-    /// Room for a row of `bytes`, or `None`: then the row is written `waiting` and taken from the store later.
+    /// Room for a row of `bytes` where deliveries are made in the background, or `None`: then the row is written
+    /// `waiting` and taken from the store later.
     pub fn reserve(&self, target: &Target, bytes: usize) -> Option<Permit> {
         let worker = self.shared.workers.get(target)?;
-        // Whose turn it is, the store knows.
-        if worker.options.order.is_some() {
+        // Whose turn it is in an order, the store knows.
+        if self.shared.options.background == Background::Off || worker.options.order.is_some() {
             return None;
         }
         if self.shared.draining.is_cancelled() || !worker.wants_memory(self.shared.clock.monotonic()) {
@@ -338,6 +358,9 @@ impl Engine {
     /// A sentence for `/readyz`.
     pub fn progress(&self, limit: Duration) -> Result<(), String> {
         let now = self.shared.clock.monotonic();
+        if self.shared.options.background == Background::Off {
+            return stuck("settler", self.shared.settler.last_progress(now), now, limit);
+        }
         let scanner = *self.shared.scanner_progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let stamps = self
             .shared
@@ -349,10 +372,7 @@ impl Engine {
                 ("settler".to_owned(), self.shared.settler.last_progress(now)),
             ]);
         for (name, stamp) in stamps {
-            let idle = now.saturating_duration_since(stamp);
-            if idle > limit {
-                return Err(format!("the loop of the {name} has made no progress for {} s", idle.as_secs()));
-            }
+            stuck(&name, stamp, now, limit)?;
         }
         Ok(())
     }
@@ -382,4 +402,13 @@ impl Engine {
             worker.options.transport.close().await;
         }
     }
+}
+
+/// Whether what last moved at `stamp` has stood still for too long.
+fn stuck(name: &str, stamp: Instant, now: Instant, limit: Duration) -> Result<(), String> {
+    let idle = now.saturating_duration_since(stamp);
+    if idle > limit {
+        return Err(format!("the loop of the {name} has made no progress for {} s", idle.as_secs()));
+    }
+    Ok(())
 }

@@ -8,6 +8,8 @@
 //! - [`worker`]: one task per target: what to attempt next, many attempts at once.
 //! - [`verdict`]: what an attempt came to.
 //! - [`attempt`]: one attempt.
+//! - [`lot`], [`asked`]: attempts for somebody who waits, a request or a pass; all there is in the serverless
+//!   modes.
 //! - [`breaker`]: whether a target may be attempted at all. Pure.
 //! - [`gate`]: what the engines of several stores share of a target: its breaker and its slots.
 //! - [`settler`]: writes what attempts came to, many per commit, until the store has it.
@@ -25,6 +27,7 @@
 //!   bounded, so that an unreachable store stops the attempts.
 //! - One target never holds back another.
 
+mod asked;
 mod attempt;
 pub mod breaker;
 pub mod direct;
@@ -32,6 +35,7 @@ mod engine;
 mod gate;
 mod inbox;
 mod lanes;
+mod lot;
 mod outcome;
 pub mod pace;
 mod renewals;
@@ -40,7 +44,9 @@ mod settler;
 mod verdict;
 mod worker;
 
-pub use engine::{Engine, Held, Options, Permit, TargetOptions, TargetView};
+pub use asked::{Inline, Passed};
+pub use engine::{Background, Engine, Held, Options, Permit, TargetOptions, TargetView};
 pub use gate::Gates;
 pub use inbox::{Cascade, HandlerOptions};
+pub use lot::Fate;
 pub use renewals::{Renewal, Renewals};

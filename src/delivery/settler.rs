@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::engine::Shared;
 use super::renewals::Renewal;
@@ -35,6 +35,8 @@ pub(super) struct Item {
     pub message_id: String,
     /// What is written in the same commit.
     pub work: Work,
+    /// Told when it is written, or cannot be.
+    pub reply: Option<oneshot::Sender<Settled>>,
 }
 
 /// What a handler's work brings besides the outcome of its delivery.
@@ -106,7 +108,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Item>) {
             let batch: Vec<Settlement> = plain.iter().map(|item| item.settlement.clone()).collect();
             let settled = write(&shared, &batch).await;
             for (item, settled) in plain.into_iter().zip(settled) {
-                report(&shared, &item, settled);
+                report(&shared, item, settled);
             }
         }
         stream::iter(groups(worked)).for_each_concurrent(GROUPS, |group| conclude_all(&shared, group)).await;
@@ -183,7 +185,7 @@ async fn conclude_all(shared: &Shared, group: Vec<Item>) {
         match shared.store.conclude_all(&conclusions).await {
             Ok(concluded) => {
                 shared.store_answered();
-                for ((item, conclusion), concluded) in group.iter().zip(&conclusions).zip(concluded) {
+                for ((item, conclusion), concluded) in group.into_iter().zip(&conclusions).zip(concluded) {
                     report(shared, item, Some(concluded.settled));
                     published(shared, &conclusion.messages, &concluded.messages);
                 }
@@ -224,7 +226,7 @@ async fn conclude(shared: &Shared, mut item: Item) {
         }
     };
     shared.store_answered();
-    report(shared, &item, Some(concluded.settled));
+    report(shared, item, Some(concluded.settled));
     published(shared, &conclusion.messages, &concluded.messages);
 }
 
@@ -264,7 +266,7 @@ fn is_final(error: &store::Error) -> bool {
     matches!(error.kind, ErrorKind::InvalidData | ErrorKind::Internal | ErrorKind::Corrupt)
 }
 
-fn report(shared: &Shared, item: &Item, settled: Option<Settled>) {
+fn report(shared: &Shared, item: Item, settled: Option<Settled>) {
     if let Some(worker) = shared.workers.get(&item.target).filter(|worker| worker.options.order.is_some()) {
         // It is the turn of the next one of its key.
         worker.note_due(shared.clock.monotonic());
@@ -292,5 +294,9 @@ fn report(shared: &Shared, item: &Item, settled: Option<Settled>) {
             );
         }
         _ => {}
+    }
+    if let (Some(reply), Some(settled)) = (item.reply, settled) {
+        // Nobody waits for it any more: it is written all the same.
+        let _ = reply.send(settled);
     }
 }

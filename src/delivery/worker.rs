@@ -37,8 +37,10 @@ pub(super) struct Worker {
     /// When the store is to be asked next, as far as is known.
     next_due: Mutex<Option<Instant>>,
     /// How far the look through the keys of an ordered target has come.
-    rounds: Rounds,
+    pub rounds: Rounds,
     pub gate: Arc<Gate>,
+    /// What the last round of a pass through the keys of an ordered target left: when the next row is due.
+    pub passed: Mutex<Option<Option<Instant>>>,
     paused: AtomicBool,
     /// Whether the store has said yet which targets are paused; before that nothing is attempted.
     pause_known: AtomicBool,
@@ -64,6 +66,7 @@ impl Worker {
             // What a node that died left behind is looked for at once.
             next_due: Mutex::new(Some(now)),
             rounds: Rounds::new(),
+            passed: Mutex::default(),
             paused: AtomicBool::new(false),
             pause_known: AtomicBool::new(false),
             last_error: Mutex::new(None),
@@ -123,7 +126,7 @@ impl Worker {
         self.is_paused() || !self.pause_known.load(Ordering::Relaxed)
     }
 
-    fn is_paused(&self) -> bool {
+    pub fn is_paused(&self) -> bool {
         self.options.paused || self.paused.load(Ordering::Relaxed)
     }
 
@@ -140,12 +143,26 @@ impl Worker {
     pub fn last_progress(&self) -> Instant {
         *lock(&self.progress)
     }
+
+    /// What the last attempt that failed said.
+    pub fn told_last(&self) -> Option<String> {
+        lock(&self.last_error).clone()
+    }
+
+    /// Whether an attempt may begin; one that is a probe is counted as begun.
+    pub fn admit(&self, now: Instant) -> Admission {
+        match self.gate.admits(now) {
+            // Another one's attempt is the probe.
+            Admission::Probe if !self.gate.probe(now) => Admission::No(None),
+            admission => admission,
+        }
+    }
 }
 
 impl TargetOptions {
     /// How much of a row's lease must be left for an attempt to begin: all of its time; for handlers, whose
     /// leases are renewed, enough for the first renewal.
-    fn needs_lease(&self) -> Duration {
+    pub(super) fn needs_lease(&self) -> Duration {
         if self.handler.is_some() { self.lease / 2 } else { self.timeout }
     }
 }

@@ -1,9 +1,11 @@
 //! The answer of a publish: rendered once, before the commit, so that what is kept for replay is what is said.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::publish::{Answer, AnswerKind, BatchAnswer, Form, Outcome, PublishAnswer, Replayed};
+use super::publish::{Answer, AnswerKind, BatchAnswer, Form, Outcome, PublishAnswer, Replayed, SendOutcome};
 use crate::domain::Timestamp;
 use crate::domain::delivery::{Target, TargetKind};
 use crate::domain::identity::OnDuplicate;
@@ -21,6 +23,8 @@ pub(super) struct Element {
     pub targets: Vec<Target>,
     pub deliver_at: Option<Timestamp>,
     pub on_duplicate: OnDuplicate,
+    /// What became of it at each destination, where the request sends what it stored.
+    pub outcomes: Option<BTreeMap<String, SendOutcome>>,
 }
 
 /// Renders the answer of one request.
@@ -75,6 +79,13 @@ impl accept::Answer for Renderer {
 }
 
 impl Element {
+    /// Says that every destination waits.
+    pub fn tell_outcomes(&mut self) {
+        let destinations = self.targets.iter().filter(|target| target.kind == TargetKind::Destination);
+        let pending = destinations.map(|target| (target.name.to_string(), SendOutcome::Pending));
+        self.outcomes = Some(pending.collect());
+    }
+
     fn answer(&self, outcome: &MessageOutcome) -> PublishAnswer {
         let names = |kind| {
             self.targets.iter().filter(|t| t.kind == kind).map(|t| t.name.to_string()).collect::<Vec<_>>()
@@ -90,11 +101,13 @@ impl Element {
             destinations: names(TargetKind::Destination),
             handlers: names(TargetKind::Handler),
             deliver_at: self.deliver_at,
+            outcomes: self.outcomes.clone(),
         };
         match outcome {
             MessageOutcome::Accepted { expires_at } => answer.expires_at = *expires_at,
             MessageOutcome::Duplicate(first) => {
                 answer.outcome = Outcome::Duplicate;
+                answer.outcomes = None;
                 // A duplicate of another tenant's is told without its id.
                 answer.id =
                     if first.claim.tenant == self.tenant { first.claim.message_id.clone() } else { None };
@@ -123,7 +136,7 @@ fn to_json<T: Serialize>(value: &T) -> Bytes {
 }
 
 /// What is kept for replay: a line of JSON, then the body as it was sent.
-fn keep(answer: &Answer) -> Bytes {
+pub(super) fn keep(answer: &Answer) -> Bytes {
     let head = Head { duplicate: answer.kind == AnswerKind::Duplicate, location: answer.location.clone() };
     let mut bytes = serde_json::to_vec(&head).unwrap_or_default();
     bytes.push(b'\n');
@@ -157,6 +170,7 @@ mod tests {
             targets: vec![Target::destination("orders")],
             deliver_at: None,
             on_duplicate: OnDuplicate::Acknowledge,
+            outcomes: None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::prepare::{Batch, By, Way};
+use super::prepare::{Batch, By, Keeping, Way};
 use super::{Preparer, Result};
 use crate::auth::Principal;
 use crate::domain::message::{Draft, Message};
@@ -116,7 +116,11 @@ impl Cascades {
 impl delivery::Cascade for Cascades {
     fn read(&self, handler: &str, handled: &Message, reply: &Reply) -> Result<Vec<accept::Message>, String> {
         let parts = self.parts(reply)?;
-        self.prepare(handler, handled, parts.drafts)
+        let messages = self.prepare(handler, handled, parts.drafts)?;
+        if self.preparer.keeping == Keeping::Claims && !messages.is_empty() {
+            return Err("in the durability mode `serverless` only an invoked handler can publish".to_owned());
+        }
+        Ok(messages)
     }
 }
 

@@ -80,6 +80,9 @@ pub enum Error {
     PushAgain { status: u16 },
     #[error("method not allowed")]
     MethodNotAllowed { allow: &'static str },
+    /// A destination did not take what a publish sends before it is answered. Without a time, no repeating helps.
+    #[error("destination failed: {detail}")]
+    DestinationFailed { detail: String, retry_after: Option<Duration> },
     /// A defect; already logged.
     #[error("internal error")]
     Internal,
@@ -96,6 +99,7 @@ impl Error {
             match &mut self {
                 Self::Forbidden { detail }
                 | Self::Unroutable { detail }
+                | Self::SchedulingUnavailable { detail }
                 | Self::DeduplicationIdMissing { detail }
                 | Self::IdempotencyKeyMissing { detail } => *detail = format!("Element {index}: {detail}"),
                 Self::Malformed { detail, errors } | Self::SchemaViolation { detail, errors } => {

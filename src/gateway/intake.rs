@@ -11,6 +11,7 @@ use super::{Error, Gateway, Preparer, StoreNode};
 use crate::auth::Principal;
 use crate::domain::delivery::{DeadKind, Target};
 use crate::domain::{Clock, Limits, Timestamp};
+use crate::durability;
 use crate::store;
 use crate::store::accept::MessageOutcome;
 use crate::store::deliveries::Receipt;
@@ -39,13 +40,7 @@ pub struct Options {
 pub async fn run(gateway: Arc<Gateway>, node: Arc<StoreNode>, options: Options, stop: CancellationToken) {
     let heard = Arc::new(Notify::new());
     let listening = tokio::spawn(listen(Arc::clone(&node), options.notify, Arc::clone(&heard)));
-    let judge: store::intake::Shared = Arc::new(Judging {
-        preparer: gateway.preparer.clone(),
-        limits: gateway.settings.limits,
-        clock: gateway.clock.clone(),
-        body_bytes: options.body_bytes,
-        receipts: options.receipts,
-    });
+    let judge = gateway.judge(options.body_bytes, options.receipts);
     let mut looks = node.engine.looks();
     // A little more, so that a look which is about to be made anyway comes first.
     let idle = options.poll + options.poll / 50;
@@ -99,7 +94,41 @@ async fn listen(node: Arc<StoreNode>, notify: Notifying, heard: Arc<Notify>) {
     }
 }
 
+/// How passes over a store see its intake.
+struct OfStore {
+    node: Arc<StoreNode>,
+    judge: store::intake::Shared,
+    clock: Clock,
+}
+
+impl durability::Intake for OfStore {
+    fn judge(&self) -> store::intake::Shared {
+        Arc::clone(&self.judge)
+    }
+
+    fn moved(&self, moved: Moved) {
+        say_moved(&self.node, moved, self.clock.now());
+    }
+}
+
 impl Gateway {
+    fn judge(&self, body_bytes: usize, receipts: Receipt) -> store::intake::Shared {
+        Arc::new(Judging {
+            preparer: self.preparer.clone(),
+            limits: self.settings.limits,
+            clock: self.clock.clone(),
+            body_bytes,
+            receipts,
+        })
+    }
+
+    /// The intake of a store, for passes.
+    pub(super) fn intake_of(&self, node: &Arc<StoreNode>, body_bytes: usize) -> Arc<dyn durability::Intake> {
+        let kept = self.settings.pass.retention.receipts;
+        let judge = self.judge(body_bytes, if kept.is_zero() { Receipt::Drop } else { Receipt::Keep });
+        Arc::new(OfStore { node: Arc::clone(node), judge, clock: self.clock.clone() })
+    }
+
     /// Moves one group, if there is one. When the next is to be looked for; `None`: not before the next poll.
     async fn move_some(
         &self,
@@ -115,45 +144,43 @@ impl Gateway {
             (_, 0) => Some(Duration::ZERO),
             (_, _) => Some(LEFT_PAUSE),
         };
-        self.say_moved(node, moved);
+        say_moved(node, moved, self.clock.now());
         Ok(wait)
     }
+}
 
-    fn say_moved(&self, node: &StoreNode, moved: Moved) {
-        let now = self.clock.now();
-        let mut accepted = 0;
-        for (stored, outcome) in moved.accepted {
-            let message = &stored.message;
-            match outcome {
-                MessageOutcome::Accepted { .. } => {
-                    accepted += 1;
-                    let wait = message
-                        .deliver_at
-                        .map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
-                    for row in &stored.targets {
-                        node.engine.note_due(&row.target, wait);
-                    }
-                }
-                MessageOutcome::Duplicate(first) => {
-                    node.metrics.duplicate(&message.kind);
-                    tracing::info!(
-                        message_type = %message.kind, message = %message.id,
-                        deduplication_id = ?message.deduplication_id, first_message = ?first.claim.message_id,
-                        first_seen_at = %first.claim.first_seen_at, expires_at = %first.claim.expires_at,
-                        "duplicate in the intake: the work is taken by an earlier message"
-                    );
+fn say_moved(node: &StoreNode, moved: Moved, now: Timestamp) {
+    let mut accepted = 0;
+    for (stored, outcome) in moved.accepted {
+        let message = &stored.message;
+        match outcome {
+            MessageOutcome::Accepted { .. } => {
+                accepted += 1;
+                let wait =
+                    message.deliver_at.map_or(Duration::ZERO, |at| (at - now).to_std().unwrap_or_default());
+                for row in &stored.targets {
+                    node.engine.note_due(&row.target, wait);
                 }
             }
+            MessageOutcome::Duplicate(first) => {
+                node.metrics.duplicate(&message.kind);
+                tracing::info!(
+                    message_type = %message.kind, message = %message.id,
+                    deduplication_id = ?message.deduplication_id, first_message = ?first.claim.message_id,
+                    first_seen_at = %first.claim.first_seen_at, expires_at = %first.claim.expires_at,
+                    "duplicate in the intake: the work is taken by an earlier message"
+                );
+            }
         }
-        node.metrics.accepted(accepted);
-        for dead in moved.dead {
-            let named = dead.row.draft.destinations.iter().flatten().next().cloned().unwrap_or_default();
-            node.metrics.dead(&Target::destination(&named), dead.kind, 1);
-            tracing::warn!(
-                message_type = %dead.row.draft.kind, message = ?dead.row.draft.id, reason = dead.kind.as_str(),
-                text = %dead.text, "a message of the intake cannot be accepted: dead letter"
-            );
-        }
+    }
+    node.metrics.accepted(accepted);
+    for dead in moved.dead {
+        let named = dead.row.draft.destinations.iter().flatten().next().cloned().unwrap_or_default();
+        node.metrics.dead(&Target::destination(&named), dead.kind, 1);
+        tracing::warn!(
+            message_type = %dead.row.draft.kind, message = ?dead.row.draft.id, reason = dead.kind.as_str(),
+            text = %dead.text, "a message of the intake cannot be accepted: dead letter"
+        );
     }
 }
 

@@ -10,27 +10,33 @@ pub mod dead_letters;
 pub mod documents;
 pub mod error;
 pub mod explain;
+mod inline;
 pub mod intake;
 pub mod invoke;
+pub mod pass;
 mod prepare;
 pub mod proof;
 pub mod publish;
 pub mod readiness;
 pub mod receive;
 mod routing;
+mod sending;
 pub mod status;
 mod stores;
 pub mod targets;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use cascade::Cascades;
 pub use error::{Error, HandlerFailure, Place, Result};
-pub use prepare::Preparer;
+pub use prepare::{Keeping, Preparer};
 pub use routing::{Destinations, Handlers, Routing};
 pub use stores::{StoreNode, Stores};
 
+use crate::config::durability::Mode;
+use crate::domain::delivery::Target;
 use crate::domain::{Clock, Random};
 use crate::telemetry::Metrics;
 use crate::telemetry::trace::Traces;
@@ -52,6 +58,13 @@ pub struct Gateway {
 /// The limits and windows that the use cases keep.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Who makes the deliveries.
+    pub mode: Mode,
+    /// Destinations whose messages are sent before the answer, and not stored. In the mode `balanced`; in
+    /// `serverless` all are.
+    pub inline: BTreeSet<Target>,
+    /// The bounds of a durability pass that is not told.
+    pub pass: pass::Settings,
     /// What a message's members may be.
     pub limits: crate::domain::fields::Limits,
     /// How long a confirmed claim of a consumer is remembered.
@@ -59,6 +72,21 @@ pub struct Settings {
     /// How long the answer to a request with an idempotency key is kept.
     pub idempotency_window: Duration,
 }
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Balanced,
+            inline: BTreeSet::new(),
+            pass: pass::Settings::default(),
+            limits: crate::domain::fields::Limits::default(),
+            claim_window: DAY,
+            idempotency_window: DAY,
+        }
+    }
+}
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What a gateway is made of.
 pub struct Parts {

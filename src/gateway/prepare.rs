@@ -11,6 +11,7 @@ use super::{Error, Result, Routing};
 use crate::auth::Principal;
 use crate::config::identity::Messages;
 use crate::domain::claim::ClaimKey;
+use crate::domain::delivery::{Target, TargetKind};
 use crate::domain::identity::{Derived, Enforcement, Facts, OnDuplicate};
 use crate::domain::message::{Draft, Message};
 use crate::domain::{Random, Timestamp};
@@ -23,9 +24,19 @@ use crate::telemetry::trace::Traces;
 pub struct Preparer {
     pub routing: Routing,
     pub messages: Messages,
+    pub keeping: Keeping,
     pub random: Random,
     pub metrics: Metrics,
     pub traces: Traces,
+}
+
+/// What is stored of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// Its deliveries, until they are made.
+    Deliveries,
+    /// Claims only: what only a later moment or a handler could take is refused.
+    Claims,
 }
 
 /// Who publishes, and under which idempotency key.
@@ -107,6 +118,7 @@ impl Preparer {
         self.check_key(by, &draft)?;
         self.check_schema(&draft)?;
         let targets = self.routing.targets(principal, &draft)?;
+        let targets = self.sendable(&draft, targets, now)?;
         if targets.is_empty() {
             self.metrics.unroutable();
         }
@@ -127,10 +139,36 @@ impl Preparer {
             deliver_at: deliver_at.filter(|at| *at > now),
             on_duplicate: enforcement
                 .map_or(OnDuplicate::Acknowledge, |enforcement| enforcement.on_duplicate),
+            outcomes: None,
         };
         let rows = targets.into_iter().map(|target| self.routing.row(target, &message)).collect();
         let stored = accept::Message { row_id, message, claim, same_as: None, targets: rows };
         Ok(Prepared { element, stored })
+    }
+
+    /// The targets that can be reached before the answer, where nothing is stored.
+    fn sendable(&self, draft: &Draft, mut targets: Vec<Target>, now: Timestamp) -> Result<Vec<Target>> {
+        if self.keeping == Keeping::Deliveries {
+            return Ok(targets);
+        }
+        let later =
+            draft.deliver_at.is_some_and(|at| at > now) || draft.delay.is_some_and(|delay| !delay.is_zero());
+        if later {
+            let detail = "Nothing is stored in the durability mode `serverless`, so nothing can be delivered later. \
+                          Leave `deliverAt` and `delay` out, or have an operator choose another mode.";
+            return Err(Error::SchedulingUnavailable { detail: detail.into() });
+        }
+        let some = !targets.is_empty();
+        targets.retain(|target| target.kind == TargetKind::Destination);
+        if some && targets.is_empty() {
+            let detail = format!(
+                "Only a handler takes messages of type `{0}`, and in the durability mode `serverless` nothing waits \
+                 for one. `POST /v1/invoke/{0}` runs it now.",
+                draft.kind
+            );
+            return Err(Error::Unroutable { detail });
+        }
+        Ok(targets)
     }
 
     /// The message that a handler is invoked with, and the claim of its work. It has no rows.
@@ -138,6 +176,7 @@ impl Preparer {
     /// # Errors
     /// `SchemaViolation`, `IdempotencyKeyMissing`, `DeduplicationIdMissing`.
     pub(super) fn prepare_invoke(&self, by: &By<'_>, draft: Draft, now: Timestamp) -> Result<PreparedInvoke> {
+        self.sendable(&draft, Vec::new(), now)?;
         self.check_key(by, &draft)?;
         self.check_schema(&draft)?;
         let derived = self.derive(by, &draft);

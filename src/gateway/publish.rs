@@ -1,15 +1,17 @@
 //! Publish: from drafts to an answer that leaves only after the commit.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
-use super::answer::{self, Renderer};
+use super::answer::{self, Element, Renderer};
 use super::prepare::{Batch, By, Way};
 use super::{Error, Gateway, Result, StoreNode};
 use crate::auth::Principal;
+use crate::config::durability::Mode;
 use crate::delivery::{Engine, Permit};
 use crate::domain::claim::{ClaimKey, ClaimKind};
 use crate::domain::delivery::Delivery;
@@ -99,6 +101,22 @@ pub struct PublishAnswer {
     pub handlers: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deliver_at: Option<DateTime<Utc>>,
+    /// What became of it at each destination when the answer was given. In the durability mode
+    /// `serverless-with-outbox` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcomes: Option<BTreeMap<String, SendOutcome>>,
+}
+
+/// What became of a message at a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum SendOutcome {
+    /// The destination has it.
+    Sent,
+    /// It is stored; a durability pass sends it.
+    Pending,
+    /// The destination will never take it: it is a dead letter.
+    Dead,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
@@ -127,7 +145,6 @@ impl Gateway {
 
     /// As [`publish`](Self::publish), of messages that come in this way.
     pub(super) async fn publish_by(&self, call: Call, way: Way) -> Result<Answer> {
-        let began = self.clock.monotonic();
         let now = self.clock.now();
         let Call { principal, form, drafts, key } = call;
         let token = self.random.token();
@@ -139,40 +156,59 @@ impl Gateway {
                 self.preparer.prepare(&by, draft, now).map_err(|error| error.of_element(form, index))?;
             batch.add(prepared);
         }
-        let Batch { elements, mut messages, .. } = batch;
+        let Batch { elements, messages, .. } = batch;
         let node = self.stores.of(&principal.tenant);
+        let claim = key.map(|key| self.request_claim(&principal, &key));
+        let publish = Publish { node, form, elements, messages, claim, token, now };
+        match self.settings.mode {
+            Mode::ServerlessWithOutbox => self.publish_and_send(publish).await,
+            Mode::Balanced | Mode::Serverless => match self.inline_places(&publish.messages, now) {
+                Some(places) => self.send_and_publish(publish, places).await,
+                None => self.store_and_offer(publish).await,
+            },
+        }
+    }
+
+    /// Accepts, and has the rest done in the background.
+    pub(super) async fn store_and_offer(&self, publish: Publish<'_>) -> Result<Answer> {
+        let Publish { node, form, elements, mut messages, claim, token, now } = publish;
         let permits = reserve(&node.engine, &mut messages, now);
         let renderer = Arc::new(Renderer { form, elements });
-        if messages.is_empty() && key.is_none() {
-            return Ok(renderer.answer(&[]));
-        }
-        let request = accept::Request {
-            claim: key.map(|key| self.request_claim(&principal, &key)),
-            messages: messages.clone(),
-            answer: Arc::clone(&renderer) as Arc<dyn accept::Answer>,
-            token,
-        };
-        let fingerprint = request.claim.as_ref().map(|claim| claim.fingerprint);
-        let outcome = node.acceptor.accept(request).await?;
-        node.metrics.accept_took(self.clock.monotonic().saturating_duration_since(began));
-        match outcome {
-            Accepted::Stored(outcomes) => {
+        let publish = Accept { node, renderer: &renderer, messages: &messages, claim, token };
+        match self.accept(publish).await? {
+            Stored::Now(outcomes) => {
                 let answer = renderer.answer(&outcomes);
                 let sending = Sending { permits, token, now };
                 self.send_on(node, &renderer, messages, sending, &outcomes);
                 Ok(answer)
             }
+            Stored::Before(answer) => Ok(answer),
+        }
+    }
+
+    /// Accepts a request, or says why not.
+    pub(super) async fn accept(&self, accept: Accept<'_>) -> Result<Stored> {
+        let Accept { node, renderer, messages, claim, token } = accept;
+        if messages.is_empty() && claim.is_none() {
+            return Ok(Stored::Now(Vec::new()));
+        }
+        let fingerprint = claim.as_ref().map(|claim| claim.fingerprint);
+        let request = accept::Request {
+            claim,
+            messages: messages.to_vec(),
+            answer: Arc::clone(renderer) as Arc<dyn accept::Answer>,
+            token,
+        };
+        let began = self.clock.monotonic();
+        let outcome = node.acceptor.accept(request).await?;
+        node.metrics.accept_took(self.clock.monotonic().saturating_duration_since(began));
+        match outcome {
+            Accepted::Stored(outcomes) => Ok(Stored::Now(outcomes)),
             Accepted::Refused(outcomes) => {
-                say_duplicates(node, &renderer, &outcomes);
-                let answer = renderer.answer(&outcomes);
-                Err(Error::Duplicate {
-                    detail:
-                        "The work that this message asks for is taken; see `id`, `state` and `expiresAt`."
-                            .into(),
-                    answer: Box::new(serde_json::from_slice(&answer.body).unwrap_or_default()),
-                })
+                say_duplicates(node, renderer, &outcomes);
+                Err(taken(renderer, &outcomes))
             }
-            Accepted::Replay(claim) => self.replay(&claim, fingerprint),
+            Accepted::Replay(claim) => self.replay(&claim, fingerprint).map(Stored::Before),
             Accepted::KeyReused(_) => Err(Error::IdempotencyKeyReused),
         }
     }
@@ -230,7 +266,7 @@ impl Gateway {
     }
 
     /// The key was used before.
-    fn replay(&self, claim: &Claim, fingerprint: Option<[u8; 32]>) -> Result<Answer> {
+    pub(super) fn replay(&self, claim: &Claim, fingerprint: Option<[u8; 32]>) -> Result<Answer> {
         if claim.fingerprint != fingerprint {
             return Err(Error::IdempotencyKeyReused);
         }
@@ -243,6 +279,42 @@ impl Gateway {
             tracing::error!(key = %claim.id, "the answer kept for an idempotency key cannot be read");
             Error::Internal
         })
+    }
+}
+
+/// A request whose messages are prepared.
+pub(super) struct Publish<'a> {
+    pub node: &'a Arc<StoreNode>,
+    pub form: Form,
+    pub elements: Vec<Element>,
+    pub messages: Vec<accept::Message>,
+    pub claim: Option<accept::RequestClaim>,
+    pub token: Token,
+    pub now: Timestamp,
+}
+
+/// What is to be stored of a request.
+pub(super) struct Accept<'a> {
+    pub node: &'a StoreNode,
+    pub renderer: &'a Arc<Renderer>,
+    pub messages: &'a [accept::Message],
+    pub claim: Option<accept::RequestClaim>,
+    pub token: Token,
+}
+
+/// What became of it.
+pub(super) enum Stored {
+    Now(Vec<MessageOutcome>),
+    /// The request was done before, with this answer.
+    Before(Answer),
+}
+
+/// The answer of a request whose work is taken.
+pub(super) fn taken(renderer: &Renderer, outcomes: &[MessageOutcome]) -> Error {
+    let answer = renderer.answer(outcomes);
+    Error::Duplicate {
+        detail: "The work that this message asks for is taken; see `id`, `state` and `expiresAt`.".into(),
+        answer: Box::new(serde_json::from_slice(&answer.body).unwrap_or_default()),
     }
 }
 
@@ -275,7 +347,7 @@ fn reserve(engine: &Engine, messages: &mut [accept::Message], now: Timestamp) ->
 }
 
 /// A duplicate is never silent.
-fn say_duplicates(node: &StoreNode, renderer: &Renderer, outcomes: &[MessageOutcome]) {
+pub(super) fn say_duplicates(node: &StoreNode, renderer: &Renderer, outcomes: &[MessageOutcome]) {
     for (element, outcome) in renderer.elements.iter().zip(outcomes) {
         let MessageOutcome::Duplicate(first) = outcome else { continue };
         node.metrics.duplicate(&element.kind);

@@ -10,7 +10,7 @@ use super::edge;
 use super::problem::{self, Problem};
 use super::rate::Limiter;
 use crate::auth::Authenticator;
-use crate::config::telemetry::Authorize;
+use crate::config::{endpoints, telemetry};
 use crate::gateway::Gateway;
 
 /// The handlers' state. Cheap to clone.
@@ -20,7 +20,9 @@ pub struct App {
     pub authenticator: Arc<dyn Authenticator>,
     pub limits: Limits,
     /// Who may read the metrics.
-    pub metrics_authorize: Authorize,
+    pub metrics_authorize: telemetry::Authorize,
+    /// Who may run durability passes.
+    pub passes: endpoints::Authorize,
     /// Where principals may ask only so often.
     pub rate: Option<Limiter>,
 }

@@ -11,6 +11,7 @@ use super::accept;
 use super::app::App;
 use super::problem::Problem;
 use crate::auth::Principal;
+use crate::config::endpoints::Authorize;
 use crate::gateway::Error;
 
 /// An authenticated caller that has a grant of the kind `K`. Whether it has the grant for the very type,
@@ -54,6 +55,7 @@ kinds! {
     Invokes = "invoke:TYPE", false, Principal::invokes_anything;
     Reads = "operate:read", true, Principal::may_read;
     Operates = "operate:write", true, Principal::may_write;
+    Durability = "durability", true, Principal::may_pass;
     Claims = "claim:SCOPE", true, Principal::claims_anything;
     ClaimsOrReads = "claim:SCOPE", true, |principal| principal.claims_anything() || principal.may_read();
 }
@@ -88,4 +90,24 @@ pub async fn admit<K: Kind>(headers: &HeaderMap, app: &App) -> Result<Principal,
         rate.check(&principal.identity())?;
     }
     Ok(principal)
+}
+
+/// Who runs durability passes: everybody, where the configuration says so, else a caller with the grant.
+#[derive(Debug)]
+pub struct PassCaller(pub Principal);
+
+impl FromRequestParts<App> for PassCaller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        match app.passes {
+            Authorize::Grant => Caller::<Durability>::from_request_parts(parts, app)
+                .await
+                .map(|caller| Self(caller.principal)),
+            Authorize::Anonymous => {
+                accept::json(&parts.headers)?;
+                Ok(Self(Principal::anonymous()))
+            }
+        }
+    }
 }

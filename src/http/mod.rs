@@ -17,6 +17,7 @@ pub mod caller;
 mod claims;
 mod dead_letters;
 mod docs;
+mod durability;
 pub mod edge;
 mod explain;
 mod health;

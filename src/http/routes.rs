@@ -7,8 +7,8 @@ use axum::routing::{self, MethodFilter, MethodRouter};
 
 use super::app::App;
 use super::{
-    claims, dead_letters, docs, explain, health, invoke, messages, metrics, problem, publish, publish_batch,
-    publish_by_type, push, targets,
+    claims, dead_letters, docs, durability, explain, health, invoke, messages, metrics, problem, publish,
+    publish_batch, publish_by_type, push, targets,
 };
 
 /// An operation that the OpenAPI document describes.
@@ -31,6 +31,7 @@ pub fn operations() -> Vec<Route> {
         get("/v1/messages", messages::list_messages),
         get("/v1/messages/{id}", messages::get_message),
         delete("/v1/messages/{id}", messages::cancel_message),
+        post("/v1/durability/pass", durability::run_durability_pass),
         get("/v1/targets", targets::list_targets),
         post("/v1/targets/{name}/pause", targets::pause_target),
         post("/v1/targets/{name}/resume", targets::resume_target),

@@ -63,7 +63,7 @@ pub(super) async fn open_all(
     for name in names {
         let settings = config.store(&name);
         let store = open_lazily(&settings, clock).with_context(|| format!("stores.{name}.url"))?;
-        if settings.migrate || store.engine() == "sqlite" {
+        if config.migrates(&name) {
             let (say_tried, first_try) = oneshot::channel();
             tokio::spawn(keep_migrating(name.clone(), store.clone(), stop.clone(), Some(say_tried)));
             tried.push(first_try);
@@ -84,7 +84,7 @@ async fn open_only(
     stop: &CancellationToken,
 ) -> anyhow::Result<store::Shared> {
     let store = connect(config, name, clock).await?;
-    if !config.store(name).migrate {
+    if !config.migrates(name) {
         return Ok(store);
     }
     match store.migrate().await {

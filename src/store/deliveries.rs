@@ -25,6 +25,8 @@ pub struct Taken {
     pub expired: bool,
     /// Whether it passes another message's claim of its work: replayed with force.
     pub forced: bool,
+    /// Whether it was scheduled, and has not failed since.
+    pub was_scheduled: bool,
 }
 
 /// What an attempt came to.

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::domain::claim::ClaimKey;
@@ -160,6 +161,9 @@ pub trait Store: Send + Sync + 'static {
     /// Confirms for `window` from now. Confirming again with the same token gives the same answer.
     /// `None`: the token no longer holds.
     async fn confirm(&self, key: ClaimKey, token: Token, window: Duration) -> Result<Option<claims::Claim>>;
+
+    /// Replaces the answer that is kept with a claim. Nothing where the token no longer holds.
+    async fn keep_answer(&self, key: ClaimKey, token: Token, answer: &Bytes) -> Result<()>;
 
     /// Deletes an unconfirmed claim. `false`: the token no longer holds.
     async fn release(&self, key: ClaimKey, token: Token) -> Result<bool>;

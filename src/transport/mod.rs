@@ -37,6 +37,20 @@ pub trait Transport: Send + Sync + 'static {
     /// the row is deleted on it.
     async fn send(&self, delivery: &Delivery) -> Result<Ack, Failure>;
 
+    /// How many messages [`send_all`](Self::send_all) gets there in one round trip.
+    fn batch(&self) -> usize {
+        1
+    }
+
+    /// One attempt for each, in this order, in as few round trips as it takes. One answer for each.
+    async fn send_all(&self, deliveries: &[Delivery]) -> Vec<Result<Ack, Failure>> {
+        let mut answers = Vec::with_capacity(deliveries.len());
+        for delivery in deliveries {
+            answers.push(self.send(delivery).await);
+        }
+        answers
+    }
+
     /// How many attempts may usefully run at once when the configuration does not say.
     fn default_in_flight(&self) -> usize {
         64
@@ -80,11 +94,23 @@ impl Default for Common {
     }
 }
 
+/// When a broker is connected to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Connect {
+    /// At start, and for good.
+    #[default]
+    AtOnce,
+    /// When there is something to send. A connection that is not used is closed after a while.
+    WhenNeeded,
+}
+
 /// What transports share with the process.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     pub clock: Clock,
     pub random: Random,
+    /// When brokers are connected to.
+    pub connect: Connect,
     /// The proxies through which the outside is reached; [`guard::Proxies::from_env`] in a running node.
     pub proxies: guard::Proxies,
 }

@@ -17,7 +17,7 @@ use oncegate::domain::{Clock, Random, fields};
 use oncegate::gateway::invoke::Invoker;
 use oncegate::gateway::publish::{Call, Form};
 use oncegate::gateway::{
-    Cascades, Destinations, Gateway, Handlers, Parts, Preparer, Routing, Settings, StoreNode, Stores,
+    Cascades, Destinations, Gateway, Handlers, Keeping, Parts, Preparer, Routing, Settings, StoreNode, Stores,
 };
 use oncegate::store::group;
 use oncegate::store::status::MessageQuery;
@@ -106,6 +106,7 @@ fn target(name: &str, transport: &Arc<Scripted>) -> TargetOptions {
         transport: Arc::clone(transport) as transport::Shared,
         timeout: Duration::from_secs(5),
         lease: Duration::from_secs(15),
+        stale: Duration::from_secs(15),
         max_in_flight: 8,
         pace: None,
         retry: Backoff {
@@ -151,6 +152,7 @@ fn gateway_on(store: store::Shared, targets: Vec<TargetOptions>) -> Arc<Gateway>
     let preparer = Preparer {
         routing,
         messages: Messages::default(),
+        keeping: Keeping::Deliveries,
         random,
         metrics: metrics.clone(),
         traces: Traces::default(),
@@ -166,6 +168,7 @@ fn gateway_on(store: store::Shared, targets: Vec<TargetOptions>) -> Arc<Gateway>
             limits: fields::Limits::default(),
             claim_window: Duration::from_secs(60),
             idempotency_window: Duration::from_secs(60),
+            ..Settings::default()
         },
         clock,
         random,

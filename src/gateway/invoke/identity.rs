@@ -137,6 +137,7 @@ impl Gateway {
             destinations: Vec::new(),
             handlers: Vec::new(),
             deliver_at: None,
+            outcomes: None,
         };
         // Only what is over is answered the same for good.
         let over = first.state == ClaimState::Confirmed;

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::response::{going_on, passed, tombstone};
 use super::{Body, Claims, Invoked, OnAmbiguous, Response};
+use crate::config::durability::Mode;
 use crate::delivery::Renewal;
 use crate::domain::delivery::{Delivery, Failure, Fault};
 use crate::domain::media;
@@ -137,9 +138,15 @@ impl Gateway {
         &self,
         claims: &Claims,
         answer: Bytes,
-        messages: Vec<accept::Message>,
+        mut messages: Vec<accept::Message>,
     ) -> Result<()> {
         let node = &claims.node;
+        let (token, now, leased_at) = (self.random.token(), self.clock.now(), self.clock.monotonic());
+        if let Err(error) = self.send_published(node, &mut messages, token, now).await {
+            self.release(claims).await;
+            return Err(error);
+        }
+        self.hold_published(node, &mut messages, now);
         let mut claims = claims.clone();
         if let Some(request) = &mut claims.request {
             request.answer = Some(answer);
@@ -148,8 +155,7 @@ impl Gateway {
         if claims.is_empty() && messages.is_empty() {
             return Ok(());
         }
-        let conclusion =
-            Conclusion { settlement: None, claims, arrival: None, messages, token: self.random.token() };
+        let conclusion = Conclusion { settlement: None, claims, arrival: None, messages, token };
         let concluded = retried(|| node.store.conclude(&conclusion)).await.map_err(|error| {
             tracing::error!(%error, "what a handler did could not be recorded");
             // It ran, so that "nothing happened" would be a lie.
@@ -162,6 +168,12 @@ impl Gateway {
             return Err(Error::OutcomeUnknown { retry_after: Duration::from_secs(1) });
         }
         self.published(node, &conclusion.messages, &concluded.messages);
+        if self.settings.mode == Mode::ServerlessWithOutbox && !conclusion.messages.is_empty() {
+            if let Err(error) = node.engine.learn_pauses().await {
+                tracing::debug!(store = %node.name, %error, "which targets are paused is not known");
+            }
+            self.send_stored(node, &conclusion.messages, &concluded.messages, token, leased_at).await;
+        }
         Ok(())
     }
 

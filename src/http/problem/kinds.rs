@@ -107,6 +107,9 @@ kinds! {
     HANDLER_FAILED = BAD_GATEWAY "handler-failed" "The handler failed",
         "The handler was not reached, its connection was lost, it answered 5xx, or its reply publishes what cannot be accepted. `Proxy-Status` tells which.",
         "Repeat the request, with the same Idempotency-Key. If the connection was lost, the key is in flight until twice the handler's timeout has passed.";
+    DESTINATION_FAILED = BAD_GATEWAY "destination-failed" "A destination did not take the message",
+        "The gateway sends before it answers, and the destination was not reached or did not take the message. Nothing was stored, and the Idempotency-Key and the deduplication id are free again.",
+        "Repeat the request after `Retry-After`. Where the answer has none, the destination will never take this message: change it.";
     STORE_UNAVAILABLE = SERVICE_UNAVAILABLE "store-unavailable" "The store cannot be used just now",
         "The gateway cannot reach its database, or not write to it. Nothing of the request was stored.",
         "Repeat the request after `Retry-After`.";

@@ -92,6 +92,13 @@ impl From<gateway::Error> for Problem {
                 "The path exists and takes only the methods in the `Allow` header.",
             )
             .header(header::ALLOW, HeaderValue::from_static(allow)),
+            Error::DestinationFailed { detail, retry_after } => {
+                let problem = Self::new(kinds::DESTINATION_FAILED, detail);
+                match retry_after {
+                    Some(after) => problem.retry_after(after),
+                    None => problem,
+                }
+            }
             Error::Internal => internal(),
         }
     }
@@ -150,6 +157,11 @@ mod tests {
             (Error::StoreUnavailable { detail: detail(), retry_after: second }, 503, "store-unavailable"),
             (Error::Overloaded { retry_after: second }, 503, "overloaded"),
             (Error::OutcomeUnknown { retry_after: second }, 503, "outcome-unknown"),
+            (
+                Error::DestinationFailed { detail: detail(), retry_after: Some(second) },
+                502,
+                "destination-failed",
+            ),
             (Error::Internal, 500, "internal"),
         ];
         for (error, status, slug) in table {
@@ -161,6 +173,7 @@ mod tests {
                     | Error::StoreUnavailable { .. }
                     | Error::Overloaded { .. }
                     | Error::OutcomeUnknown { .. }
+                    | Error::DestinationFailed { .. }
             );
             let response = Problem::from(error).into_response();
             let problem = response.extensions().get::<Problem>().unwrap();

@@ -23,7 +23,8 @@ macro_rules! taken_columns {
     () => {
         concat!(
             "d.row_id, d.target_no, d.kind, d.target, d.attempts, d.taken, d.forced, due.due_at AS was_due_at,
-                coalesce(d.deliver_by <= now(), false) AS expired, ",
+                coalesce(d.deliver_by <= now(), false) AS expired,
+                coalesce(d.deliver_at > d.accepted_at, false) AND d.attempts = 0 AND d.error_text IS NULL AS was_scheduled, ",
             message_columns!()
         )
     };
@@ -146,8 +147,14 @@ fn read_taken(row: &PgRow, target: &Target) -> Result<(Timestamp, Taken), Fault>
         attempts: u32::try_from(row.try_get::<i32, _>("attempts")?).unwrap_or_default(),
     };
     let takes = u32::try_from(row.try_get::<i32, _>("taken")?).unwrap_or_default();
-    let (expired, forced) = (row.try_get("expired")?, row.try_get("forced")?);
-    Ok((row.try_get("was_due_at")?, Taken { delivery, takes, expired, forced }))
+    let taken = Taken {
+        delivery,
+        takes,
+        expired: row.try_get("expired")?,
+        forced: row.try_get("forced")?,
+        was_scheduled: row.try_get("was_scheduled")?,
+    };
+    Ok((row.try_get("was_due_at")?, taken))
 }
 
 pub(super) async fn give_back(store: &Postgres, mut rows: Vec<(RowKey, Token)>) -> Result<u64> {

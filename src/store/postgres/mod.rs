@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use self::floors::Floors;
 use self::pool::Pool;
@@ -301,6 +302,11 @@ impl Store for Handle {
 
     async fn confirm(&self, key: ClaimKey, token: Token, window: Duration) -> Result<Option<Claim>> {
         self.carry(move |store| async move { claims::confirm(&store, key, token, window).await }).await
+    }
+
+    async fn keep_answer(&self, key: ClaimKey, token: Token, answer: &Bytes) -> Result<()> {
+        let answer = answer.clone();
+        self.carry(move |store| async move { accept::keep_answer(&store, key, token, answer).await }).await
     }
 
     async fn release(&self, key: ClaimKey, token: Token) -> Result<bool> {

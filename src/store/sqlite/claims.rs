@@ -28,7 +28,7 @@ const INSERT: &str = "
         message_id = excluded.message_id, first_seen_at = excluded.first_seen_at,
         expires_at = excluded.expires_at, fingerprint = excluded.fingerprint, answer = excluded.answer
     WHERE held.expires_at <= excluded.first_seen_at
-       OR (held.token = excluded.token AND held.confirmed = excluded.confirmed)
+       OR (held.token = excluded.token AND held.confirmed <= excluded.confirmed)
     RETURNING key";
 const INSERT_COLUMNS: usize = 13;
 static INSERT_BATCHED: LazyLock<Batched> = LazyLock::new(|| Batched::new(INSERT, INSERT_COLUMNS));
@@ -127,6 +127,19 @@ pub(super) async fn set_answer(
         .await
         .map_err(error::of)?;
     Ok(())
+}
+
+pub(super) async fn keep_answer(
+    store: &Arc<Inner>,
+    key: ClaimKey,
+    token: Token,
+    answer: Bytes,
+) -> Result<()> {
+    store
+        .write(move |connection, _| {
+            Box::pin(async move { set_answer(connection, key, token, &answer).await })
+        })
+        .await
 }
 
 fn read(row: &SqliteRow, now: i64) -> Result<Claim> {

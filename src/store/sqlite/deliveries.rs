@@ -110,7 +110,7 @@ const ANY_DUE: &str = "
     SELECT EXISTS (SELECT 1 FROM oncegate_deliveries WHERE kind = ?1 AND target = ?2 AND due_at <= ?3)";
 
 const DUE: &str = "
-    SELECT rowid, row_id, target_no, kind, target, taken, forced, attempts, deliver_at, deliver_by, tenant, message_id, type,
+    SELECT rowid, row_id, target_no, kind, target, error_text IS NULL AS fresh, taken, forced, attempts, deliver_at, deliver_by, tenant, message_id, type,
            deduplication_id, partition_key, correlation_id, accepted_at, envelope, body
     FROM oncegate_deliveries
     WHERE kind = ?1 AND target = ?2 AND due_at <= ?3 ORDER BY due_at LIMIT ?4";
@@ -167,7 +167,10 @@ pub(super) async fn lease(
                 let expired = delivery.message.deliver_by.is_some_and(|by| micros(by) <= now);
                 numbers.push(row.int("rowid")?);
                 let (takes, forced) = (row.count32("taken")? + 1, row.int("forced")? != 0);
-                taken.push(Taken { delivery, takes, expired, forced });
+                let message = &delivery.message;
+                let scheduled = message.deliver_at.is_some_and(|at| at > message.accepted_at);
+                let was_scheduled = scheduled && delivery.attempts == 0 && row.int("fresh")? != 0;
+                taken.push(Taken { delivery, takes, expired, forced, was_scheduled });
             }
             // It must not hold up the others for ever.
             Err(unreadable) => {

@@ -48,7 +48,7 @@ const JOINS_AT: &str = "
 
 /// The first rows of these keys, where they are due.
 const FIRST: &str = "
-    SELECT d.rowid, d.row_id, d.target_no, d.kind, d.target, d.taken, d.forced, d.attempts, d.deliver_at, d.deliver_by,
+    SELECT d.rowid, d.row_id, d.target_no, d.kind, d.target, d.error_text IS NULL AS fresh, d.taken, d.forced, d.attempts, d.deliver_at, d.deliver_by,
            d.tenant, d.message_id, d.type, d.deduplication_id, d.partition_key, d.correlation_id, d.accepted_at,
            d.envelope, d.body
     FROM json_each(?3) AS asked CROSS JOIN oncegate_deliveries AS d ON d.rowid = (

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool};
@@ -320,6 +321,10 @@ impl store::Store for Sqlite {
         window: Duration,
     ) -> Result<Option<store::claims::Claim>> {
         claims::confirm(&self.0, key, token, window).await
+    }
+
+    async fn keep_answer(&self, key: ClaimKey, token: Token, answer: &Bytes) -> Result<()> {
+        claims::keep_answer(&self.0, key, token, answer.clone()).await
     }
 
     async fn release(&self, key: ClaimKey, token: Token) -> Result<bool> {

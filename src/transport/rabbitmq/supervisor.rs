@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use lapin::options::ConfirmSelectOptions;
 use lapin::{Channel, Connection, ConnectionProperties, Event};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::config::{self, Config};
@@ -29,17 +29,23 @@ const SETUP_TIMEOUT: Duration = Duration::from_secs(15);
 const CHECK: Duration = Duration::from_secs(1);
 /// How long messages that are on their way are waited for when the destination is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection that is made only when there is something to send is closed when nothing was sent for so long.
+const IDLE: Duration = Duration::from_secs(10);
 /// How many messages are taken up before confirms are looked at again.
 const TAKEN_AT_ONCE: usize = 256;
 
 /// What can be expected of the connection.
 #[derive(Clone, Debug)]
 pub(super) enum State {
-    /// It is being made for the first time.
+    /// There is none: it is made when there is something to send.
+    Idle,
+    /// It is being made for the first time, or because there is something to send.
     Connecting,
     Up,
     /// Messages cannot be published now, for this reason.
     Down(Arc<str>),
+    /// The broker takes no messages for now, for this reason.
+    Blocked(Arc<str>),
 }
 
 pub(super) struct Supervisor {
@@ -47,7 +53,11 @@ pub(super) struct Supervisor {
     pub(super) config: Config,
     pub(super) random: Random,
     pub(super) publishes: mpsc::Receiver<Publish>,
-    pub(super) state: watch::Sender<State>,
+    pub(super) state: Arc<watch::Sender<State>>,
+    /// Where a connection is made only when there is something to send: told when there is.
+    pub(super) wanted: Option<Arc<Notify>>,
+    /// What came while a connection that is wanted was being made.
+    pub(super) kept: Vec<Publish>,
     /// No confirm takes longer than this on a connection that is worth keeping.
     pub(super) stuck_after: Duration,
 }
@@ -56,7 +66,16 @@ pub(super) struct Supervisor {
 enum End {
     /// The destination was closed.
     Closed,
+    /// It was not used.
+    Idle,
     Lost(String),
+}
+
+/// How publishing over a channel came to its end.
+enum Ended {
+    Closed,
+    Idle,
+    Lost(Lost),
 }
 
 impl Supervisor {
@@ -64,6 +83,9 @@ impl Supervisor {
     pub(super) async fn run(mut self) {
         let mut failed = 0_u32;
         loop {
+            if !self.is_wanted().await {
+                return;
+            }
             let connected = {
                 let setup = timeout(SETUP_TIMEOUT, self.connect());
                 self.unless_closed(setup).await
@@ -74,6 +96,10 @@ impl Supervisor {
                     failed = 0;
                     match self.serve(&connection).await {
                         End::Closed => return close(connection).await,
+                        End::Idle => {
+                            close(connection).await;
+                            continue;
+                        }
                         End::Lost(reason) => {
                             tracing::warn!(
                                 destination = self.name,
@@ -98,7 +124,15 @@ impl Supervisor {
             if failed == 1 {
                 tracing::warn!(destination = self.name, reason, "cannot connect to RabbitMQ; trying on");
             }
-            self.state.send_replace(State::Down(reason.into()));
+            let reason: Arc<str> = reason.into();
+            self.state.send_replace(State::Down(Arc::clone(&reason)));
+            for publish in self.kept.drain(..) {
+                let _ = publish.reply.send(Err(failure::unconnected(&reason)));
+            }
+            if self.wanted.is_some() {
+                // The next one who has something to send has it tried again.
+                continue;
+            }
             let ceiling = FIRST_PAUSE.saturating_mul(1 << failed.min(8)).min(LONGEST_PAUSE);
             let pause = ceiling / 2 + self.random.jitter(ceiling / 2);
             if self.unless_closed(tokio::time::sleep(pause)).await.is_none() {
@@ -107,13 +141,32 @@ impl Supervisor {
         }
     }
 
-    /// Runs `work`, failing what is to be published meanwhile; `None` when the destination was closed.
+    /// Waits until a connection is wanted; `false` when the destination was closed.
+    async fn is_wanted(&mut self) -> bool {
+        let Some(wanted) = self.wanted.clone() else { return true };
+        tokio::select! {
+            () = wanted.notified() => true,
+            publish = self.publishes.recv() => {
+                // Handed over to a connection that was just being closed.
+                self.state.send_replace(State::Connecting);
+                self.kept.extend(publish);
+                !self.kept.is_empty()
+            }
+        }
+    }
+
+    /// Runs `work`, failing what is to be published meanwhile (keeping it, where the connection is made for it);
+    /// `None` when the destination was closed.
     async fn unless_closed<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => return Some(done),
                 publish = self.publishes.recv() => {
+                    if self.wanted.is_some() {
+                        self.kept.push(publish?);
+                        continue;
+                    }
                     let reason = match &*self.state.borrow() {
                         State::Down(reason) => Arc::clone(reason),
                         _ => "there is no connection to RabbitMQ".into(),
@@ -151,14 +204,18 @@ impl Supervisor {
                 self.state.send_replace(State::Up);
             }
             let mut session = Session::new(channel);
+            for publish in self.kept.drain(..) {
+                session.publish(publish, Instant::now());
+            }
             match self.publish(connection, &mut session, events.as_mut()).await {
-                None => {
+                Ended::Idle => return End::Idle,
+                Ended::Closed => {
                     let rest = async { while !session.is_idle() && session.settle().await.is_ok() {} };
                     // What is not confirmed by then is stored, and comes again.
                     let _ = timeout(CLOSE_TIMEOUT, rest).await;
                     return End::Closed;
                 }
-                Some(lost) => {
+                Ended::Lost(lost) => {
                     let reason = lost.error.to_string();
                     session.fail(&lost);
                     if !connection.status().connected() || !lost.error.is_amqp_soft_error() {
@@ -170,13 +227,14 @@ impl Supervisor {
         }
     }
 
-    /// Publishes over one channel until it is lost; `None` when the destination was closed.
+    /// Publishes over one channel until it is lost, not needed, or the destination is closed.
     async fn publish(
         &mut self,
         connection: &Connection,
         session: &mut Session,
         mut events: std::pin::Pin<&mut (impl Stream<Item = Event> + Send)>,
-    ) -> Option<Lost> {
+    ) -> Ended {
+        let mut used = Instant::now();
         let mut check = tokio::time::interval(CHECK);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut taken = Vec::new();
@@ -185,14 +243,16 @@ impl Supervisor {
                 biased;
                 settled = session.settle() => {
                     if let Err(lost) = settled {
-                        return Some(lost);
+                        return Ended::Lost(lost);
                     }
+                    used = Instant::now();
                 }
                 count = self.publishes.recv_many(&mut taken, TAKEN_AT_ONCE) => {
                     if count == 0 {
-                        return None;
+                        return Ended::Closed;
                     }
                     let now = Instant::now();
+                    used = now;
                     for publish in taken.drain(..) {
                         session.publish(publish, now);
                     }
@@ -201,19 +261,24 @@ impl Supervisor {
                     Event::ConnectionBlocked(reason) => {
                         tracing::warn!(destination = self.name, reason, "RabbitMQ blocks publishers");
                         let reason = format!("RabbitMQ blocks publishers: {reason}");
-                        self.state.send_replace(State::Down(reason.into()));
+                        self.state.send_replace(State::Blocked(reason.into()));
                     }
                     Event::ConnectionUnblocked => {
                         self.state.send_replace(State::Up);
                     }
-                    Event::Error(error) if !connection.status().connected() => return Some(Lost { error }),
+                    Event::Error(error) if !connection.status().connected() => return Ended::Lost(Lost { error }),
                     _ => {}
                 },
                 _ = check.tick() => {
                     let stuck = session.oldest().is_some_and(|oldest| oldest.elapsed() > self.stuck_after);
                     if stuck || !connection.status().connected() {
                         let why = if stuck { "the broker confirms nothing" } else { "the connection is closed" };
-                        return Some(Lost { error: std::io::Error::other(why).into() });
+                        return Ended::Lost(Lost { error: std::io::Error::other(why).into() });
+                    }
+                    if self.wanted.is_some() && session.is_idle() && used.elapsed() > IDLE {
+                        // Who still sees it up hands a message over to be kept for the next connection.
+                        self.state.send_replace(State::Idle);
+                        return Ended::Idle;
                     }
                 }
             }

@@ -98,6 +98,15 @@ impl Transport for Printer {
         }
     }
 
+    fn batch(&self) -> usize {
+        WAITING
+    }
+
+    async fn send_all(&self, deliveries: &[Delivery]) -> Vec<Result<Ack, Failure>> {
+        // They line up in this order.
+        futures::future::join_all(deliveries.iter().map(|delivery| self.send(delivery))).await
+    }
+
     fn default_in_flight(&self) -> usize {
         WAITING
     }

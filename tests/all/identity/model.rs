@@ -16,7 +16,8 @@ use oncegate::domain::{Clock, Random, fields};
 use oncegate::gateway::invoke::Invoker;
 use oncegate::gateway::publish::{Call, Form, PublishAnswer, Replayed, RequestKey};
 use oncegate::gateway::{
-    Cascades, Destinations, Error, Gateway, Handlers, Parts, Preparer, Routing, Settings, StoreNode, Stores,
+    Cascades, Destinations, Error, Gateway, Handlers, Keeping, Parts, Preparer, Routing, Settings, StoreNode,
+    Stores,
 };
 use oncegate::store::{self, group};
 use oncegate::telemetry::Metrics;
@@ -182,6 +183,7 @@ impl Real {
             transport: Arc::new(Nowhere),
             timeout: Duration::from_secs(5),
             lease: Duration::from_secs(15),
+            stale: Duration::from_secs(15),
             max_in_flight: 8,
             pace: None,
             retry: Backoff { max_attempts: 3, initial: Duration::from_secs(1), max: Duration::from_secs(1) },
@@ -224,6 +226,7 @@ impl Real {
                 unroutable: Unroutable::Refuse,
             },
             messages: Messages { identity, ..Messages::default() },
+            keeping: Keeping::Deliveries,
             random,
             metrics: metrics.clone(),
             traces: Traces::default(),
@@ -245,6 +248,7 @@ impl Real {
                 limits: fields::Limits::default(),
                 claim_window: Duration::from_secs(60),
                 idempotency_window: Duration::from_secs(KEY_WINDOW.unsigned_abs()),
+                ..Settings::default()
             },
             clock: clock.clone(),
             random,

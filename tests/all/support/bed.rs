@@ -2,6 +2,7 @@
 
 use sqlx::{AssertSqlSafe, PgPool, SqlitePool};
 
+use super::pgbouncer::Pgbouncer;
 use super::postgres::{self, Postgres};
 use super::run;
 
@@ -9,6 +10,8 @@ use super::run;
 pub struct Bed {
     url: String,
     behind: Behind,
+    /// A proxy before the server.
+    pooler: Option<Pgbouncer>,
 }
 
 enum Behind {
@@ -36,15 +39,40 @@ macro_rules! on_every_store {
 }
 pub(crate) use on_every_store;
 
+/// As [`on_every_store`], and on PostgreSQL behind a transaction-pooling proxy.
+macro_rules! on_every_store_and_a_pooler {
+    ($($name:ident)*) => {
+        $crate::support::bed::on_every_store! { $($name)* }
+
+        mod pooled { $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                if let Some(bed) = $crate::support::bed::Bed::pooled().await {
+                    super::$name(&bed).await;
+                }
+            }
+        )* }
+    };
+}
+pub(crate) use on_every_store_and_a_pooler;
+
 impl Bed {
     pub fn sqlite() -> Self {
         let path = run::fresh_dir("bed").join("store.db");
-        Self { url: format!("sqlite:{}", path.display()), behind: Behind::Sqlite }
+        Self { url: format!("sqlite:{}", path.display()), behind: Behind::Sqlite, pooler: None }
     }
 
     pub async fn postgres() -> Option<Self> {
         let server = postgres::shared().await?;
-        Some(Self { url: server.fresh_database().await, behind: Behind::Postgres(server) })
+        Some(Self { url: server.fresh_database().await, behind: Behind::Postgres(server), pooler: None })
+    }
+
+    /// PostgreSQL behind PgBouncer in transaction mode; what looks behind the store's back does so directly.
+    pub async fn pooled() -> Option<Self> {
+        let bed = Self::postgres().await?;
+        let Behind::Postgres(server) = &bed.behind else { return None };
+        let pooler = Pgbouncer::start(server, &bed.url).await?;
+        Some(Self { pooler: Some(pooler), ..bed })
     }
 
     pub fn engine(&self) -> &'static str {
@@ -56,7 +84,10 @@ impl Bed {
 
     /// The beginning of a configuration.
     pub fn config(&self) -> String {
-        format!("[stores.main]\nurl = \"{}\"\n", self.url)
+        match &self.pooler {
+            None => format!("[stores.main]\nurl = \"{}\"\n", self.url),
+            Some(pooler) => format!("[stores.main]\nurl = \"{}\"\npooler = 'transaction'\n", pooler.url),
+        }
     }
 
     async fn number(&self, sqlite: String, postgres: String) -> u64 {
@@ -87,6 +118,30 @@ impl Bed {
     pub async fn most_takes(&self) -> u64 {
         let sql = |table: &str| format!("SELECT CAST(coalesce(max(taken), 0) AS bigint) FROM {table}");
         self.number(sql("oncegate_deliveries"), sql("oncegate.deliveries")).await
+    }
+
+    /// How many deliveries are due.
+    pub async fn due(&self) -> u64 {
+        self.number(
+            "SELECT count(*) FROM oncegate_deliveries WHERE due_at <= unixepoch('subsec') * 1000000"
+                .to_owned(),
+            "SELECT count(*) FROM oncegate.deliveries WHERE due_at <= now()".to_owned(),
+        )
+        .await
+    }
+
+    /// A message that a transaction of the user's commits.
+    pub async fn insert_intake(&self, kind: &str, data: &str) {
+        let insert = |table: &str, data: &str| {
+            format!(
+                "INSERT INTO {table} (type, content_type, data) VALUES ('{kind}', 'application/json', {data}) RETURNING seq"
+            )
+        };
+        self.number(
+            insert("oncegate_intake", &format!("'{data}'")),
+            insert("oncegate.intake", &format!("convert_to('{data}', 'UTF8')")),
+        )
+        .await;
     }
 
     /// How many different messages have deliveries, or receipts of them.

@@ -73,7 +73,8 @@ pub(in crate::store::postgres) const ROWS_IN_ORDER: &str =
 
 /// A group with claims. The requests' keys are claimed first, then those of the work, each in key order, so
 /// that two groups never wait for each other; the count makes the first part run to its end before the second
-/// begins. Answers with the keys that were had; whose key is missing lost it.
+/// begins. Answers with the keys that were had; whose key is missing lost it. What this very attempt holds,
+/// confirmed (it is run again) or claimed (it sent something before), it has.
 macro_rules! rows_and_claims {
     ($insert:expr) => {
         concat!(
@@ -89,7 +90,7 @@ macro_rules! rows_and_claims {
             token = excluded.token, confirmed = true, message_id = NULL, row_id = NULL,
             first_seen_at = excluded.first_seen_at, expires_at = excluded.expires_at,
             fingerprint = excluded.fingerprint, answer = excluded.answer
-        WHERE c.expires_at <= now() OR (c.token = excluded.token AND c.confirmed)
+        WHERE c.expires_at <= now() OR c.token = excluded.token
         RETURNING c.key
     ), work AS (
         INSERT INTO oncegate.deduplication AS c
@@ -106,7 +107,7 @@ macro_rules! rows_and_claims {
             token = excluded.token, confirmed = true, message_id = excluded.message_id,
             row_id = excluded.row_id, first_seen_at = excluded.first_seen_at,
             expires_at = excluded.expires_at, fingerprint = NULL, answer = NULL
-        WHERE c.expires_at <= now() OR (c.token = excluded.token AND c.confirmed)
+        WHERE c.expires_at <= now() OR c.token = excluded.token
         RETURNING c.key
     ), put AS (",
             $insert,

@@ -32,7 +32,7 @@ use crate::store::accept::{Message, MessageOutcome, Outcome, Request};
 use crate::store::{Error, ErrorKind, Result};
 
 pub(super) use columns::{ROWS, ROWS_AND_CLAIMS, ROWS_AND_CLAIMS_IN_ORDER, ROWS_IN_ORDER};
-pub(super) use write::{CORRECT, EVIDENCE, LOSERS, UNDO_CLAIMS, UNDO_ROWS};
+pub(super) use write::{CORRECT, EVIDENCE, LOSERS, UNDO_CLAIMS, UNDO_ROWS, keep_answer};
 
 /// How long a group whose reply was lost is run again.
 const RERUN_FOR: Duration = Duration::from_secs(5);

@@ -46,7 +46,8 @@ pub(in crate::store::postgres) const UNDO_ROWS: &str =
 /// it proves all of it.
 pub(in crate::store::postgres) const EVIDENCE: &str =
     "SELECT EXISTS (SELECT FROM unnest($2::uuid[], $3::bigint[]) AS t(key, token)
-                    JOIN oncegate.deduplication c ON c.key = t.key AND c.token = t.token)
+                    JOIN oncegate.deduplication c ON c.key = t.key AND c.token = t.token
+                    WHERE c.confirmed)
          OR EXISTS (SELECT FROM oncegate.deliveries WHERE row_id = ANY($1))
          OR EXISTS (SELECT FROM oncegate.receipts WHERE row_id = ANY($1))
          OR EXISTS (SELECT FROM oncegate.dead_letters WHERE row_id = ANY($1))";
@@ -261,6 +262,18 @@ async fn correct(session: &mut Session<'_>, corrections: Vec<(ClaimKey, Token, B
         .bind(corrections.iter().map(|(.., answer)| answer.as_ref()).collect::<Vec<&[u8]>>());
     session.execute(query).await?;
     Ok(())
+}
+
+/// Puts right the answer of a request that was committed.
+pub(in crate::store::postgres) async fn keep_answer(
+    store: &Postgres,
+    key: ClaimKey,
+    token: Token,
+    answer: Bytes,
+) -> crate::store::Result<()> {
+    let mut session = store.pool.session(Mode::Autocommit).await?;
+    let result = correct(&mut session, vec![(key, token, answer)]).await;
+    Ok(session.finish(result).await?)
 }
 
 /// Only within a transaction was anything written that could have to be taken back.
