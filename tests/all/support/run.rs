@@ -67,9 +67,19 @@ pub fn fresh_dir(label: &str) -> PathBuf {
 }
 
 /// A name that no other process or call of this run uses; fit for a database, a queue or a file.
+///
+/// Each is noted in the run's folder: in a long run a process may get the number of one that has ended.
 pub fn unique(label: &str) -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
-    format!("{label}_{}_{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed))
+    let taken = dir().join("names");
+    make_dir(&taken);
+    loop {
+        let name = format!("{label}_{}_{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
+        match File::create_new(taken.join(&name)) {
+            Ok(_) => return name,
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{name}: {error}"),
+        }
+    }
 }
 
 /// Locks a file until the returned handle is dropped.
