@@ -285,8 +285,16 @@ pub(super) async fn cancel(store: &Postgres, tenant: String, id: String) -> Resu
     if id.contains('\0') {
         return Ok(Cancelled::NotFound);
     }
+    match try_cancel(store, &tenant, &id).await? {
+        // A row that was waited for, and delivered meanwhile, has its receipt in a later snapshot only.
+        Cancelled::NotFound => try_cancel(store, &tenant, &id).await,
+        verdict => Ok(verdict),
+    }
+}
+
+async fn try_cancel(store: &Postgres, tenant: &str, id: &str) -> Result<Cancelled> {
     let mut session = store.pool.session(Mode::Autocommit).await?;
-    let query = sqlx::query(CANCEL).bind(tenant).bind(id.clone()).bind(row_id_of(&id));
+    let query = sqlx::query(CANCEL).bind(tenant.to_owned()).bind(id.to_owned()).bind(row_id_of(id));
     let result = session.rows(query).await;
     let rows = session.finish(result).await?;
     let row = rows.first().ok_or_else(|| corrupt("a statement without its row"))?;
