@@ -149,7 +149,7 @@ fn the_chart_renders_and_its_configuration_is_accepted() {
         })
         .filter(|words: &Vec<&str>| !words.is_empty())
         .collect();
-    assert_eq!(commands.len(), 1, "{told}");
+    assert_eq!(commands.len(), 2, "{told}");
     for arguments in &commands {
         understood(arguments);
     }

@@ -156,7 +156,8 @@ def merged(base, over):
 
 
 def pod_of(document):
-    return document["spec"]["template"]["spec"]
+    spec = document["spec"].get("jobTemplate", document)["spec"]
+    return spec["template"]["spec"]
 
 
 def check(values, expected):
@@ -177,14 +178,16 @@ def check(values, expected):
     drain = int(env["ONCEGATE__SERVER__DRAIN_TIMEOUT"].removesuffix("s"))
     pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod["terminationGracePeriodSeconds"] >= pause + 2 * drain + 10, pod["terminationGracePeriodSeconds"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    for one in pod["containers"] + pod.get("initContainers", []):
-        assert one["securityContext"]["readOnlyRootFilesystem"] is True
-        assert one["image"] and one["args"]
-        sources = {next(iter(source.values()))["name"] for source in one["envFrom"]}
-        made = {name for (kind, name) in documents if kind in ("ConfigMap", "Secret")}
-        assert sources <= made | {values["existingSecret"]}, sources
-        assert one["volumeMounts"][0]["mountPath"] == str(pathlib.Path(env["ONCEGATE_CONFIG"]).parent)
+    pods = [pod] + [pod_of(document) for (kind, _), document in documents.items() if kind == "CronJob"]
+    for each in pods:
+        assert each["securityContext"]["runAsNonRoot"] is True
+        for one in each["containers"] + each.get("initContainers", []):
+            assert one["securityContext"]["readOnlyRootFilesystem"] is True
+            assert one["image"] and one["args"]
+            sources = {next(iter(source.values()))["name"] for source in one["envFrom"]}
+            made = {name for (kind, name) in documents if kind in ("ConfigMap", "Secret")}
+            assert sources <= made | {values["existingSecret"]}, sources
+            assert one["volumeMounts"][0]["mountPath"] == str(pathlib.Path(env["ONCEGATE_CONFIG"]).parent)
     config = documents["ConfigMap", "shop-oncegate"]["data"]["oncegate.toml"]
     assert config.strip() == values["config"].strip()
     return documents
@@ -199,6 +202,7 @@ full = merged(
         "secrets": {"APP_KEY": 'a"b'},
         "env": {"ONCEGATE__TELEMETRY__LOG_FORMAT": "json"},
         "migrate": True,
+        "pass": {"enabled": True},
         "service": {"annotations": {"a": "b"}},
         "podAnnotations": {"c": "d"},
         "nodeSelector": {"e": "f"},
@@ -208,10 +212,14 @@ full = merged(
         "imagePullSecrets": [{"name": "h"}],
     },
 )
-documents = check(full, ["ConfigMap", "ConfigMap", "Secret", "Deployment", "Service"])
+documents = check(full, ["ConfigMap", "ConfigMap", "Secret", "Deployment", "Service", "CronJob"])
 migrate = pod_of(documents["Deployment", "shop-oncegate"])["initContainers"][0]["args"]
+flush = pod_of(documents["CronJob", "shop-oncegate-pass"])["containers"][0]["args"]
+job = documents["CronJob", "shop-oncegate-pass"]["spec"]
+assert job["concurrencyPolicy"] == "Forbid"
+assert job["jobTemplate"]["spec"]["activeDeadlineSeconds"] > full["pass"]["maxDurationSeconds"]
 assert documents["Secret", "shop-oncegate"]["stringData"] == {"APP_KEY": 'a"b'}
 # For who runs them: the commands of the pods, and the configuration.
-print(yaml.safe_dump({"migrate": migrate}))
+print(yaml.safe_dump({"migrate": migrate, "flush": flush}))
 print("---")
 print(defaults["config"])
